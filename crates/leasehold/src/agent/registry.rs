@@ -1,0 +1,245 @@
+//! What this process can execute: agents, and the tools they are offered. Nothing that is not here can be called.
+
+use super::{
+    model::Model,
+    tool::{Tool, ToolSpec},
+};
+use crate::run::{OnExpiry, Usage, canonical_hash};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+
+/// Price of a model's tokens, in US dollars per million.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Price {
+    /// Tokens sent.
+    pub input: f64,
+    /// Tokens received.
+    pub output: f64,
+    /// Tokens sent that the provider had cached.
+    pub cached: f64,
+}
+
+impl Price {
+    /// Fills in the cost of a usage.
+    pub fn of(&self, usage: Usage) -> Usage {
+        // A dollar per million tokens is 1000 billionths of a dollar per token. `as` saturates.
+        let fresh = usage.input_tokens.saturating_sub(usage.cached_tokens) as f64;
+        let nano = fresh * self.input + usage.cached_tokens as f64 * self.cached + usage.output_tokens as f64 * self.output;
+        Usage { cost_nano_usd: (nano * 1000.0).round() as u64, ..usage }
+    }
+}
+
+/// An agent as the operator configured it.
+#[derive(Clone)]
+pub struct AgentSpec {
+    /// Its name.
+    pub name: String,
+    /// Its model.
+    pub model: Arc<dyn Model>,
+    /// What the model costs.
+    pub price: Option<Price>,
+    /// Its instructions.
+    pub system: String,
+    /// What it is offered: `source.tool`, or `source.*`.
+    pub tools: Vec<String>,
+    /// Model replies in one run.
+    pub max_rounds: u32,
+    /// Segments of this agent in one process.
+    pub concurrency: usize,
+    /// The initiator may not release.
+    pub second_approver: bool,
+    /// How long a person has.
+    pub decision_deadline: Option<Duration>,
+    /// What happens then.
+    pub on_expiry: OnExpiry,
+    /// How long a release counts that was not used.
+    pub approval_valid_for: Duration,
+}
+
+impl AgentSpec {
+    /// An agent with the defaults of the configuration file.
+    pub fn new(name: impl Into<String>, model: Arc<dyn Model>) -> Self {
+        Self {
+            name: name.into(),
+            model,
+            price: None,
+            system: String::new(),
+            tools: Vec::new(),
+            max_rounds: crate::limits::ROUNDS_DEFAULT,
+            concurrency: 16,
+            second_approver: false,
+            decision_deadline: None,
+            on_expiry: OnExpiry::Continue,
+            approval_valid_for: Duration::from_secs(24 * 3600),
+        }
+    }
+    /// With instructions.
+    pub fn system(mut self, text: impl Into<String>) -> Self {
+        self.system = text.into();
+        self
+    }
+    /// With tools: `source.tool`, or `source.*`.
+    pub fn tools<S: Into<String>>(mut self, patterns: impl IntoIterator<Item = S>) -> Self {
+        self.tools = patterns.into_iter().map(Into::into).collect();
+        self
+    }
+    /// Hash of everything that shapes what it does: recorded with runs and cards, shown when it changed.
+    pub fn version(&self) -> String {
+        canonical_hash(&(&self.name, self.model.name(), &self.system, &self.tools, self.max_rounds))
+    }
+}
+
+impl fmt::Debug for AgentSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "agent {} ({})", self.name, self.model.name())
+    }
+}
+
+/// Why agents and tools do not fit together.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegistryError {
+    /// Two tools of one name.
+    #[error("two tools are named `{0}`: rename one")]
+    ToolTwice(String),
+    /// Two agents of one name.
+    #[error("two agents are named `{0}`: rename one")]
+    AgentTwice(String),
+    /// Not `source.tool`.
+    #[error("tool name `{0}` is not of the form `source.tool`")]
+    BadName(String),
+    /// A pattern that names nothing.
+    #[error("agent `{agent}` is offered `{pattern}`, and there is no such tool; there are: {known}")]
+    NoSuchTool {
+        /// The agent.
+        agent: String,
+        /// The pattern.
+        pattern: String,
+        /// What there is.
+        known: String,
+    },
+    /// The schema of a tool is not one.
+    #[error("tool `{tool}`: its parameters are not a JSON Schema for an object: {why}")]
+    BadSchema {
+        /// The tool.
+        tool: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// Two names that cannot be told apart on the wire.
+    #[error("tools `{0}` and `{1}` have the same name on the wire (`{2}`): rename one")]
+    WireCollision(String, String, String),
+}
+
+/// Agents and tools of this process.
+#[derive(Clone, Debug, Default)]
+pub struct Registry {
+    agents: BTreeMap<String, Arc<AgentSpec>>,
+    tools: BTreeMap<String, RegisteredTool>,
+}
+
+#[derive(Clone)]
+pub(crate) struct RegisteredTool {
+    pub(crate) tool: Tool,
+    pub(crate) schema: Arc<jsonschema::Validator>,
+}
+
+impl fmt::Debug for RegisteredTool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.tool.fmt(f)
+    }
+}
+
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(prefix) => name.starts_with(prefix),
+        None => pattern == name,
+    }
+}
+
+impl Registry {
+    /// Empty.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a tool.
+    ///
+    /// # Errors
+    /// A name that is taken or malformed, a schema that is none.
+    pub fn add_tool(&mut self, tool: Tool) -> Result<(), RegistryError> {
+        let ToolSpec { name, parameters, .. } = tool.spec();
+        match name.split_once('.') {
+            Some((source, rest)) if !source.is_empty() && !rest.is_empty() => {}
+            _ => return Err(RegistryError::BadName(name.clone())),
+        }
+        if self.tools.contains_key(name) {
+            return Err(RegistryError::ToolTwice(name.clone()));
+        }
+        let wire = super::model::wire_name::to_wire(name);
+        if let Some(other) = self.tools.keys().find(|other| super::model::wire_name::to_wire(other) == wire) {
+            return Err(RegistryError::WireCollision(other.clone(), name.clone(), wire));
+        }
+        let bad = |why: String| RegistryError::BadSchema { tool: name.clone(), why };
+        if parameters.get("type").and_then(|t| t.as_str()) != Some("object") {
+            return Err(bad("`type` must be `object`".into()));
+        }
+        let schema = jsonschema::draft202012::new(parameters).map_err(|e| bad(e.to_string()))?;
+        let name = name.clone();
+        self.tools.insert(name, RegisteredTool { tool, schema: Arc::new(schema) });
+        Ok(())
+    }
+
+    /// Adds an agent; its tools must be there.
+    ///
+    /// # Errors
+    /// A name that is taken, a pattern that matches nothing.
+    pub fn add_agent(&mut self, agent: AgentSpec) -> Result<(), RegistryError> {
+        if self.agents.contains_key(&agent.name) {
+            return Err(RegistryError::AgentTwice(agent.name));
+        }
+        for pattern in &agent.tools {
+            if !self.tools.keys().any(|name| matches(pattern, name)) {
+                return Err(RegistryError::NoSuchTool {
+                    agent: agent.name.clone(),
+                    pattern: pattern.clone(),
+                    known: if self.tools.is_empty() { "none".into() } else { self.tool_names().collect::<Vec<_>>().join(", ") },
+                });
+            }
+        }
+        self.agents.insert(agent.name.clone(), Arc::new(agent));
+        Ok(())
+    }
+
+    /// The agent of that name.
+    pub fn agent(&self, name: &str) -> Option<&Arc<AgentSpec>> {
+        self.agents.get(name)
+    }
+    /// All agents, by name.
+    pub fn agents(&self) -> impl Iterator<Item = &Arc<AgentSpec>> {
+        self.agents.values()
+    }
+    /// The tool of that name.
+    pub fn tool(&self, name: &str) -> Option<&Tool> {
+        self.tools.get(name).map(|t| &t.tool)
+    }
+    /// All tools, by name.
+    pub fn tools(&self) -> impl Iterator<Item = &Tool> {
+        self.tools.values().map(|t| &t.tool)
+    }
+    /// All names.
+    pub fn tool_names(&self) -> impl Iterator<Item = &str> {
+        self.tools.keys().map(String::as_str)
+    }
+    pub(crate) fn registered(&self, name: &str) -> Option<&RegisteredTool> {
+        self.tools.get(name)
+    }
+
+    /// What the agent is offered, narrowed by a request's own patterns where it has some.
+    pub fn offered(&self, agent: &AgentSpec, narrow: Option<&[String]>) -> Vec<&Tool> {
+        self.tools
+            .iter()
+            .filter(|(name, _)| agent.tools.iter().any(|p| matches(p, name)))
+            .filter(|(name, _)| narrow.is_none_or(|patterns| patterns.iter().any(|p| matches(p, name))))
+            .map(|(_, registered)| &registered.tool)
+            .collect()
+    }
+}

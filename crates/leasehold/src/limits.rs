@@ -1,0 +1,34 @@
+//! Every bound of the system, with what happens beyond it. Each edge has a test.
+
+use std::time::Duration;
+
+/// Bytes of a request's messages together; more: refused before the run exists.
+pub const REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Calls in one turn; more: the reply is refused as the model's error and asked for again within the cap on rounds.
+pub const TURN_CALLS_MAX: usize = 64;
+/// Bytes of one call's arguments; more: an error result for the model.
+pub const ARGUMENTS_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes of one tool result that are stored; more: cut at a character boundary, and the result says so.
+pub const RESULT_STORED_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Bytes of one tool result that the model sees; more: an excerpt that says it is one.
+pub const RESULT_SHOWN_BYTES_MAX: usize = 32 * 1024;
+/// Bytes of a preview on a card; more: cut, and the preview says so.
+pub const PREVIEW_BYTES_MAX: usize = 16 * 1024;
+/// Time for a preview or a precondition; longer: the card says that there is none.
+pub const PREVIEW_TIMEOUT: Duration = Duration::from_secs(10);
+/// Reads of one turn that run side by side; further ones wait for a place.
+pub const PARALLEL_READS_MAX: usize = 8;
+/// Entries of an idempotent write in one segment, the first included; then the run is retried.
+pub const IDEMPOTENT_ATTEMPTS_MAX: u32 = 3;
+/// Writes that the store commits together.
+pub const COMMIT_BATCH_MAX: usize = 128;
+/// Entries or rows of one page.
+pub const PAGE_MAX: usize = 1_000;
+/// Rows that one sweep looks at when a local command starts.
+pub const LOCAL_SWEEP_MAX: usize = 50;
+/// Bytes of a model's name for a tool on the wire.
+pub const WIRE_NAME_BYTES_MAX: usize = 64;
+/// Rounds when an agent does not say.
+pub const ROUNDS_DEFAULT: u32 = 20;
+/// Attempts at one model call in place, for a run that a caller waits for.
+pub const MODEL_ATTEMPTS_IN_PLACE: usize = 3;

@@ -1,0 +1,263 @@
+//! The row of a run, without any content: everything that guards and closes are decided from. A run whose content cannot be
+//! decoded can still be cancelled, discarded and swept, because nothing here depends on it.
+
+use super::{
+    ids::{CallId, LeaseId, RunId},
+    state::{Effect, LateAnswer, Mode, OnExpiry, Outcome, Reason, Recovery, SegmentKind, State},
+};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// A point on a store's lease clock. Embedded store: nanoseconds of the boot-time clock (it counts suspend) and the boot's
+/// id; a server's store: the database's clock. Points of different clocks are not comparable.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct LeaseTime {
+    /// Which clock: the boot id, or the name of the database clock.
+    pub clock: String,
+    /// Nanoseconds on it.
+    pub ns: i64,
+}
+
+/// The time-limited right to execute a run. Its epoch is the row's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    /// New with every grant.
+    pub lease_id: LeaseId,
+    /// Diagnostic name, segment kind first: `resume:web-01:4711`. Decides nothing.
+    pub holder: String,
+    /// When the right ends unless it is renewed; set by the store, on its own clock.
+    pub expires_at: LeaseTime,
+}
+
+/// The durable stamp of the one write in flight.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fence {
+    /// The call that is in flight.
+    pub call_id: CallId,
+    /// Its tool.
+    pub tool: String,
+    /// The effect it was stamped with; counts whatever is declared later.
+    pub effect: Effect,
+    /// Sent with every repeat of this call.
+    pub idempotency_key: String,
+    /// Epoch of the newest stamp.
+    pub epoch: u64,
+    /// Lease of the newest stamp.
+    pub lease_id: LeaseId,
+    /// 1 for the first entry.
+    pub attempt: u32,
+    /// The call may have been entered before the newest stamp.
+    pub repeat: bool,
+    /// The tool can be asked whether it happened.
+    pub verifiable: bool,
+    /// When the newest stamp was made.
+    pub stamped_at: Timestamp,
+    /// Until then the request may still be on its way: stamped_at + the tool's timeout + its `settle_after`.
+    pub in_flight_until: Timestamp,
+}
+
+/// One stamp of a call: who could have entered it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stamp {
+    /// The stamping segment's epoch.
+    pub epoch: u64,
+    /// The stamping segment's lease.
+    pub lease_id: LeaseId,
+    /// False once it is certain that this segment never entered the call.
+    pub entered: bool,
+    /// What its process said later.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub late: Vec<LateAnswer>,
+}
+
+/// A person's word on a call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallVerdict {
+    /// Approved or denied.
+    pub approved: bool,
+    /// Who.
+    pub by: String,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// A call of the open turn, without content.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenCall {
+    /// Its id.
+    pub id: CallId,
+    /// Its tool.
+    pub tool: String,
+    /// What it was declared to do when the model asked for it.
+    pub effect: Effect,
+    /// A person has to decide before it may start.
+    pub needs_person: bool,
+    /// What the person said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<CallVerdict>,
+    /// What became of it; none: pending.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Outcome>,
+    /// Every segment that stamped it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stamps: Vec<Stamp>,
+    /// Journal sequence of the late evidence that says an earlier attempt is done, not yet taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<u64>,
+    /// Journal sequence of the question this running call waits for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub question: Option<u64>,
+}
+
+impl OpenCall {
+    /// Has no outcome yet.
+    pub fn is_pending(&self) -> bool {
+        self.outcome.is_none()
+    }
+    /// May start as far as people are concerned.
+    pub fn is_released(&self) -> bool {
+        !self.needs_person || self.verdict.as_ref().is_some_and(|v| v.approved)
+    }
+    /// A person has still to say something.
+    pub fn is_undecided(&self) -> bool {
+        self.is_pending() && self.needs_person && self.verdict.is_none()
+    }
+    /// Some segment may have entered it.
+    pub fn maybe_entered(&self) -> bool {
+        self.stamps.iter().any(|s| s.entered)
+    }
+}
+
+/// The newest model reply's calls.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenTurn {
+    /// Counts from 1.
+    pub number: u32,
+    /// Names exactly what the card showed; none before the first suspend.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    /// Until when a person may decide.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Timestamp>,
+    /// What happens then.
+    pub on_expiry: OnExpiry,
+    /// In the order the model asked for them.
+    pub calls: Vec<OpenCall>,
+}
+
+impl OpenTurn {
+    /// The call of that id.
+    pub fn call(&self, id: &CallId) -> Option<&OpenCall> {
+        self.calls.iter().find(|c| &c.id == id)
+    }
+    /// The call of that id.
+    pub fn call_mut(&mut self, id: &CallId) -> Option<&mut OpenCall> {
+        self.calls.iter_mut().find(|c| &c.id == id)
+    }
+    /// Calls without an outcome.
+    pub fn pending(&self) -> impl Iterator<Item = &OpenCall> {
+        self.calls.iter().filter(|c| c.is_pending())
+    }
+}
+
+/// Totals of a run over all its segments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Tokens sent to models.
+    pub input_tokens: u64,
+    /// Tokens received from models.
+    pub output_tokens: u64,
+    /// Of the tokens sent, those the provider had cached.
+    pub cached_tokens: u64,
+    /// Cost in billionths of a US dollar, where prices are configured.
+    pub cost_nano_usd: u64,
+}
+
+impl Usage {
+    /// The sum; stays at the maximum rather than wrap.
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            input_tokens: self.input_tokens.saturating_add(other.input_tokens),
+            output_tokens: self.output_tokens.saturating_add(other.output_tokens),
+            cached_tokens: self.cached_tokens.saturating_add(other.cached_tokens),
+            cost_nano_usd: self.cost_nano_usd.saturating_add(other.cost_nano_usd),
+        }
+    }
+}
+
+/// The row of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// The run.
+    pub id: RunId,
+    /// The agent that executes it.
+    pub agent: String,
+    /// Under whose identity it executes.
+    pub owner: String,
+    /// The person who started it, or who owns the machine that did.
+    pub initiator: String,
+    /// How it was asked for.
+    pub mode: Mode,
+    /// Where it stands.
+    pub state: State,
+    /// Why, where failed or dead.
+    pub reason: Option<Reason>,
+    /// How often the right changed hands: the fencing token.
+    pub epoch: u64,
+    /// Entries in the journal, which is the number of the next one.
+    pub sequence: u64,
+    /// The standing right, while running or cancelling.
+    pub lease: Option<Lease>,
+    /// The kind of segment that the next claim makes.
+    pub next_segment: SegmentKind,
+    /// Somebody cancelled; never unset.
+    pub cancel_requested: bool,
+    /// Who finishes it.
+    pub recovery: Recovery,
+    /// The start named the recovery (else it is the default).
+    pub recovery_explicit: bool,
+    /// Requeues spent.
+    pub requeues: u32,
+    /// Larger is claimed earlier.
+    pub priority: i32,
+    /// Not claimed before.
+    pub due_at: Timestamp,
+    /// The write in flight.
+    pub fence: Option<Fence>,
+    /// The newest turn.
+    pub turn: Option<OpenTurn>,
+    /// A request is stored from which it can continue.
+    pub has_request: bool,
+    /// The initiator and an edit's author may not release.
+    pub second_approver: bool,
+    /// Model replies so far.
+    pub rounds: u32,
+    /// Totals so far.
+    pub usage: Usage,
+    /// Effects known to have landed twice.
+    pub duplicates: u32,
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// When it was first claimed.
+    pub started_at: Option<Timestamp>,
+    /// When it was settled.
+    pub finished_at: Option<Timestamp>,
+    /// When a person was first asked for what is waiting now, or the run went dead.
+    pub since: Timestamp,
+}
+
+impl Snapshot {
+    /// The pending call that the fence names, with its turn's bookkeeping.
+    pub fn fenced_call(&self) -> Option<&OpenCall> {
+        let fence = self.fence.as_ref()?;
+        self.turn.as_ref()?.call(&fence.call_id)
+    }
+    /// A non-idempotent write is in flight.
+    pub fn has_non_idempotent_fence(&self) -> bool {
+        self.fence.as_ref().is_some_and(|f| f.effect == Effect::NonIdempotentWrite)
+    }
+    /// Calls without an outcome.
+    pub fn has_pending_calls(&self) -> bool {
+        self.turn.as_ref().is_some_and(|t| t.pending().next().is_some())
+    }
+}

@@ -1,0 +1,277 @@
+//! The store contract: storage, not engine. A store keeps rows and journals and applies guarded writes; no rule of the protocol
+//! lives in it. What changes is computed by [`apply`](crate::run::apply), in the engine alone.
+//!
+//! A store promises:
+//!
+//! 1. **One write is one transaction**: the row changes and the entries are appended together, or neither is.
+//! 2. **The guard is checked in that transaction**: sequence, epoch and lease id of the row are what the writer saw; for an
+//!    expiry the lease's end too, and that it has passed on the store's own clock. Answers never collapse, see [`Answer`].
+//! 3. **Applied means durable**: the answer comes after the commit reached the disk.
+//! 4. **A write id is recognised**: a write whose entries are there already answers [`Answer::Applied`] again and changes nothing.
+//! 5. **The store's clock ends leases**: where a write grants or extends, the new end is the store's now + ttl.
+//! 6. **Batches**: writes that wait are committed together; each caller gets its own answer, and one that errors does not take
+//!    the others down.
+//! 7. Bytes come back as they went in.
+//!
+//! [`conformance`](../../leasehold_testkit/conformance/index.html) in the test kit is this contract as tests, with one entry for every store.
+
+pub mod engine;
+pub mod memory;
+pub mod sqlite;
+
+use crate::run::{Entry, LeaseId, LeaseTime, RunId, Snapshot, State, WriteId};
+use async_trait::async_trait;
+use jiff::Timestamp;
+use std::{fmt, time::Duration};
+
+/// No answer: what was asked may have been applied.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the store did not answer: {0}")]
+pub struct Unavailable(pub String);
+
+/// Why a read has no value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// No answer.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+    /// This row or entry does not decode; others are not affected.
+    #[error("run {run} cannot be read: {why}")]
+    Corrupt {
+        /// Which run.
+        run: RunId,
+        /// What is wrong; no content.
+        why: String,
+    },
+}
+
+/// What a write does to the lease columns; the store computes the times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseOp {
+    /// Stays (a foreign change, or none held).
+    Keep,
+    /// Set or moved to the store's now + ttl; id and holder are those of the new row's lease.
+    Extend(Duration),
+    /// Cleared.
+    Drop,
+}
+
+/// What the writer saw.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Guard {
+    /// The row's sequence.
+    pub sequence: u64,
+    /// The row's epoch.
+    pub epoch: u64,
+    /// The row's lease id; none where the row has no lease.
+    pub lease_id: Option<LeaseId>,
+    /// For an expiry: the lease's end as seen.
+    pub expiry: Option<ExpiryGuard>,
+}
+
+/// The extra guard of an expiry: in the statement itself, so that a renewal in between wins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExpiryGuard {
+    /// The end as seen.
+    pub expires_at: LeaseTime,
+    /// The lease is of a clock that stopped (another boot) and was watched unrenewed for a whole ttl; otherwise the end must have
+    /// passed on the store's clock.
+    pub foreign_watched: bool,
+}
+
+/// One guarded write: the new row and what is appended.
+#[derive(Clone, Debug)]
+pub struct Write {
+    /// Kept on the entries.
+    pub write_id: WriteId,
+    /// Must match.
+    pub guard: Guard,
+    /// The whole row afterwards. Its lease's `expires_at` is ignored where `lease` says `Extend`.
+    pub next: Snapshot,
+    /// The lease columns.
+    pub lease: LeaseOp,
+    /// Appended, numbered from `guard.sequence`.
+    pub entries: Vec<Entry>,
+}
+
+/// Answers of a guarded write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Durable, now or by an earlier send of the same write; the row's lease end, where it has one.
+    Applied(Option<LeaseTime>),
+    /// Epoch or lease is another's: the right moved on.
+    Fenced,
+    /// The same right, but the journal grew (or, for an expiry, the lease was renewed).
+    Moved,
+    /// No such row.
+    Gone,
+}
+
+/// A new run.
+#[derive(Clone, Debug)]
+pub struct Insert {
+    /// Kept on the first entry.
+    pub write_id: WriteId,
+    /// The first row.
+    pub row: Snapshot,
+    /// `Extend` where it is claimed at birth, else `Keep`.
+    pub lease: LeaseOp,
+    /// The first entries, from 0.
+    pub entries: Vec<Entry>,
+    /// The caller's request key.
+    pub key: Option<RequestKey>,
+}
+
+/// Makes a repeated enqueue find its run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestKey {
+    /// Whose key.
+    pub scope: String,
+    /// The key.
+    pub key: String,
+    /// Hash of the request; another request under the same key is a conflict.
+    pub request_hash: String,
+}
+
+/// What became of an insert.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Inserted {
+    /// There now (by this or an earlier send of the same write); its lease end, where it has one.
+    Applied(Option<LeaseTime>),
+    /// The key has a run with the same request.
+    Existing(RunId),
+    /// The key has a run with another request.
+    KeyConflict(RunId),
+}
+
+/// Which rows a list shows; every field narrows.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// One of these; empty: any.
+    pub states: Vec<State>,
+    /// This agent.
+    pub agent: Option<String>,
+    /// This owner.
+    pub owner: Option<String>,
+    /// This reason.
+    pub reason: Option<String>,
+    /// Created at or after.
+    pub since: Option<Timestamp>,
+    /// Only rows with duplicate effects.
+    pub duplicates_only: bool,
+}
+
+/// A row of a list: plain columns only, so that a row that does not decode is listed like any other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// The run.
+    pub id: RunId,
+    /// Its agent.
+    pub agent: String,
+    /// Its owner.
+    pub owner: String,
+    /// Its state.
+    pub state: String,
+    /// Its reason.
+    pub reason: Option<String>,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Its holder.
+    pub holder: Option<String>,
+    /// The tool of its standing fence.
+    pub fence_tool: Option<String>,
+    /// Somebody cancelled it.
+    pub cancel_requested: bool,
+    /// Effects that landed twice.
+    pub duplicates: u32,
+    /// Created.
+    pub created_at: Timestamp,
+    /// Waits or is dead since.
+    pub since: Timestamp,
+}
+
+/// A row whose lease may have ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lapsed {
+    /// The run.
+    pub id: RunId,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Its lease.
+    pub lease_id: LeaseId,
+    /// The lease's end.
+    pub expires_at: LeaseTime,
+    /// The end is on another clock than the store's present one.
+    pub foreign: bool,
+}
+
+/// A right that a process believes it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Held {
+    /// The run.
+    pub id: RunId,
+    /// The epoch.
+    pub epoch: u64,
+    /// The lease.
+    pub lease_id: LeaseId,
+}
+
+/// What a look or a renewal found for one held right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// The run.
+    pub id: RunId,
+    /// The row still has this epoch and lease.
+    pub held: bool,
+    /// The row's sequence; differs from the holder's where somebody else wrote.
+    pub sequence: u64,
+    /// A cancel was accepted.
+    pub cancel_requested: bool,
+}
+
+/// A connection of its own for the renewing thread: nothing else waits on it and it waits on nothing else.
+pub trait Renewer: Send {
+    /// Extends every right that is still held, in one statement, and says what it found, one [`Look`] for each that has a row.
+    ///
+    /// # Errors
+    /// No answer; some may have been extended.
+    fn renew(&mut self, held: &[Held], ttl: Duration) -> Result<Vec<Look>, Unavailable>;
+    /// The same without extending.
+    ///
+    /// # Errors
+    /// No answer.
+    fn look(&mut self, held: &[Held]) -> Result<Vec<Look>, Unavailable>;
+}
+
+/// A store. See the module for what it promises.
+#[async_trait]
+pub trait Store: Send + Sync + fmt::Debug {
+    /// Adds a run.
+    async fn insert(&self, insert: Insert) -> Result<Inserted, Unavailable>;
+    /// Applies one guarded write; many callers' writes are committed together.
+    async fn write(&self, write: Write) -> Result<Answer, Unavailable>;
+    /// The row.
+    async fn load(&self, id: RunId) -> Result<Option<Snapshot>, ReadError>;
+    /// Entries from number `from`, at most `limit` (and [`PAGE_MAX`](crate::limits::PAGE_MAX)).
+    async fn journal(&self, id: RunId, from: u64, limit: usize) -> Result<Vec<Entry>, ReadError>;
+    /// Rows, newest first, those with an id below `before`; at most `limit`.
+    async fn list(&self, filter: &Filter, before: Option<RunId>, limit: usize) -> Result<Vec<Listed>, Unavailable>;
+    /// Queued runs of these agents that are due at `now`: by priority, then due time; at most `limit`.
+    async fn due(&self, agents: &[String], now: Timestamp, limit: usize) -> Result<Vec<RunId>, Unavailable>;
+    /// When the next queued run of these agents becomes due, if any.
+    async fn next_due(&self, agents: &[String]) -> Result<Option<Timestamp>, Unavailable>;
+    /// Held rows whose lease ended on the store's clock or is of another clock, those with an id above `after` in id order.
+    async fn lapsed(&self, after: Option<RunId>, limit: usize) -> Result<Vec<Lapsed>, Unavailable>;
+    /// Waiting rows whose deadline passed at `now`.
+    async fn overdue(&self, now: Timestamp, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>, Unavailable>;
+    /// Finds a run id by the end (or whole) of its text; at most two, so that an ambiguous end is seen.
+    async fn find(&self, suffix: &str) -> Result<Vec<RunId>, Unavailable>;
+    /// A worker says that it lives until the store's now + ttl; `executes` false takes it back.
+    async fn announce(&self, worker: &str, ttl: Duration, executes: bool) -> Result<(), Unavailable>;
+    /// How many announced workers live.
+    async fn workers_alive(&self) -> Result<usize, Unavailable>;
+    /// A connection for the renewing thread.
+    fn renewer(&self) -> Result<Box<dyn Renewer>, Unavailable>;
+    /// Where it is, for messages: path or URL without secrets.
+    fn describe(&self) -> String;
+}
