@@ -1,2 +1,3 @@
 //! Test support for leasehold.
 pub mod world;
+pub mod far_side;
