@@ -1,2 +1,7 @@
 //! The leasehold command.
+#![forbid(unsafe_code)]
+
+mod config;
+mod terminal;
+
 fn main() {}
