@@ -7,7 +7,7 @@ macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident),+ $(,)? }) => {
         $(#[$doc])*
         #[derive(
-            Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+            Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
             strum::Display, strum::EnumString, strum::IntoStaticStr, strum::EnumIter,
         )]
         #[serde(rename_all = "snake_case")]
@@ -22,6 +22,7 @@ macro_rules! words {
         }
     };
 }
+pub(crate) use words;
 
 words!(
     /// Where a run stands. The last four are settled or dead.
