@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod render;
 mod terminal;
+mod wire;
 
 fn main() {}
