@@ -1,9 +1,12 @@
 //! The leasehold command.
 #![forbid(unsafe_code)]
 
+mod cli;
 mod config;
 mod render;
 mod terminal;
 mod wire;
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    cli::main()
+}

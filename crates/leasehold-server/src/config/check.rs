@@ -2,10 +2,10 @@
 //! [`Config`], from which everything starts.
 
 use super::{
-    Found, HttpTool,
+    Found,
     diagnostic::{ConfigError, Source, closest, suggest},
     effective::{Agent, Config, Http, Lease, Model, ModelKind, Origin, Reader, Setting, Site, any, at_least_one, plain, resolve},
-    file::{self, File, Provider},
+    file::{self, File},
 };
 use leasehold::agent::{registry::Price, tool::Approval};
 use leasehold::run::OnExpiry;
@@ -21,16 +21,25 @@ use toml::Spanned;
 pub(crate) const SITE_TOOLS: [(&str, bool); 4] =
     [("site.create_page", true), ("site.list_pages", false), ("site.read_page", false), ("site.update_page_metadata", true)];
 
+/// Keys of an HTTP tool that can be wrong by their value.
+const HTTP_KEYS: [&str; 8] = ["approval", "method", "url", "headers", "parameters", "outcomes", "verify", "timeout"];
+
 /// The agent there is when no other is configured.
 pub(crate) const DEFAULT_AGENT: &str = "assistant";
 /// The model an agent has when it does not say.
 pub(crate) const DEFAULT_MODEL: &str = "default";
 
 /// Providers that are used without a configuration when their key is in the environment, in this order.
-const KNOWN_KEYS: [(&str, Provider, &str); 3] = [
-    ("OPENAI_API_KEY", Provider::Openai, "gpt-4o-mini"),
-    ("ANTHROPIC_API_KEY", Provider::Anthropic, "claude-haiku-4-5"),
-    ("GEMINI_API_KEY", Provider::Gemini, "gemini-2.5-flash"),
+const KNOWN_KEYS: [(&str, &str, &str); 3] = [
+    ("OPENAI_API_KEY", "openai", "gpt-4o-mini"),
+    ("ANTHROPIC_API_KEY", "anthropic", "claude-haiku-4-5"),
+    ("GEMINI_API_KEY", "gemini", "gemini-2.5-flash"),
+];
+
+/// Who can serve a model.
+const PROVIDERS: [&str; 12] = [
+    "openai", "anthropic", "gemini", "ollama", "deepseek", "fireworks", "groq", "mistral", "openrouter", "together", "xai",
+    "scripted",
 ];
 
 /// Reads a file's text and checks it; without one, the defaults.
@@ -158,7 +167,7 @@ impl Checker<'_> {
     fn http(&self, file: &File) -> Result<Vec<Http>, ConfigError> {
         let mut seen: HashMap<&str, String> = HashMap::new();
         for spanned in &file.tool.http {
-            let tool: &HttpTool = spanned.get_ref();
+            let tool = spanned.get_ref();
             let name = tool.name.as_str();
             match name.split_once('.') {
                 Some((source, rest)) if !source.is_empty() && !rest.is_empty() => {}
@@ -183,7 +192,11 @@ impl Checker<'_> {
             .tool
             .http
             .iter()
-            .map(|spanned| Http { tool: spanned.get_ref().clone(), place: self.place(spanned) })
+            .map(|spanned| Http {
+                tool: spanned.get_ref().clone(),
+                place: self.place(spanned),
+                places: HTTP_KEYS.into_iter().map(|key| (key.to_owned(), self.key_place(spanned, key))).collect(),
+            })
             .collect())
     }
 
@@ -214,7 +227,7 @@ impl Checker<'_> {
         let (kind, origin) = match known {
             Some((key, provider, model)) => {
                 let kind = ModelKind::Provider {
-                    provider,
+                    provider: provider.into(),
                     model: model.into(),
                     base_url: None,
                     api_key_env: Some(key.into()),
@@ -230,8 +243,14 @@ impl Checker<'_> {
 
     fn model(&self, spanned: &Spanned<file::Model>) -> Result<Model, ConfigError> {
         let model = spanned.get_ref();
-        let provider = *model.provider.get_ref();
-        let kind = if provider == Provider::Scripted {
+        let provider = model.provider.get_ref().as_str();
+        if !PROVIDERS.contains(&provider) {
+            let mend = suggest(provider, &PROVIDERS);
+            return Err(self
+                .error(&model.provider, format!("there is no provider `{provider}`"))
+                .mend(format!("{mend} (openai with base_url for others that speak its protocol)")));
+        }
+        let kind = if provider == "scripted" {
             for (key, given) in [
                 ("model", model.model.as_ref()),
                 ("base_url", model.base_url.as_ref()),
@@ -250,7 +269,7 @@ impl Checker<'_> {
         } else {
             if let Some(at) = &model.script {
                 return Err(self
-                    .error(at, format!("`script` has no meaning for provider \"{}\"", provider.as_str()))
+                    .error(at, format!("`script` has no meaning for provider \"{}\"", provider))
                     .mend("remove it, or use provider = \"scripted\""));
             }
             let Some(id) = &model.model else {
@@ -272,7 +291,7 @@ impl Checker<'_> {
                     .mend("write the name of the variable that holds the key, never the key: api_key_env = \"OPENAI_API_KEY\""));
             }
             ModelKind::Provider {
-                provider,
+                provider: provider.to_owned(),
                 model: id.get_ref().clone(),
                 base_url: model.base_url.as_ref().map(|s| s.get_ref().clone()),
                 api_key_env: model.api_key_env.as_ref().map(|s| s.get_ref().clone()),

@@ -4,7 +4,7 @@ use super::{
     diagnostic::{ConfigError, Source},
     file::{self, Period, parse_period},
 };
-use leasehold::agent::{registry::Price, tool::Approval};
+use leasehold::agent::{registry::Price, tool::{Approval, http::HttpToolConfig}};
 use leasehold::run::OnExpiry;
 use std::{
     collections::BTreeMap,
@@ -169,7 +169,7 @@ pub(crate) enum ModelKind {
     /// A provider.
     Provider {
         /// Which.
-        provider: file::Provider,
+        provider: String,
         /// The provider's name of the model.
         model: String,
         /// Another address than the provider's own.
@@ -210,7 +210,9 @@ pub(crate) struct Site {
 /// An HTTP tool and where it stands.
 #[derive(Clone, Debug)]
 pub(crate) struct Http {
-    pub(crate) tool: super::HttpTool,
+    /// Where its keys stand.
+    pub(crate) places: BTreeMap<String, String>,
+    pub(crate) tool: HttpToolConfig,
     pub(crate) place: String,
 }
 

@@ -2,6 +2,7 @@
 //! [`super::check`]. Every table refuses keys that it does not know.
 
 use jiff::SignedDuration;
+use leasehold::agent::tool::http::HttpToolConfig;
 use serde::{Deserialize, Deserializer, de};
 use std::{collections::BTreeMap, fmt, time::Duration};
 use toml::Spanned;
@@ -17,12 +18,11 @@ pub(crate) fn parse_period(text: &str) -> Result<Period, String> {
     Duration::try_from(signed).map(Period).map_err(|_| format!("`{text}` is negative; a duration is not"))
 }
 
-impl fmt::Display for Period {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match SignedDuration::try_from(self.0) {
-            Ok(signed) => write!(f, "{signed:#}"),
-            Err(_) => write!(f, "{:?}", self.0),
-        }
+/// A duration as it is written in the file.
+pub(crate) fn period_text(duration: Duration) -> String {
+    match SignedDuration::try_from(duration) {
+        Ok(signed) => format!("{signed:#}"),
+        Err(_) => format!("{duration:?}"),
     }
 }
 
@@ -129,35 +129,6 @@ pub(crate) struct Auth {
     pub(crate) local: Option<Spanned<Local>>,
 }
 
-/// Who serves a model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Provider {
-    /// OpenAI, or a server that speaks its chat completions.
-    Openai,
-    /// Anthropic.
-    Anthropic,
-    /// Google Gemini.
-    Gemini,
-    /// Ollama.
-    Ollama,
-    /// A fixed script.
-    Scripted,
-}
-
-impl Provider {
-    /// As configured.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Openai => "openai",
-            Self::Anthropic => "anthropic",
-            Self::Gemini => "gemini",
-            Self::Ollama => "ollama",
-            Self::Scripted => "scripted",
-        }
-    }
-}
-
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Price {
@@ -170,7 +141,7 @@ pub(crate) struct Price {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Model {
     pub(crate) name: Spanned<String>,
-    pub(crate) provider: Spanned<Provider>,
+    pub(crate) provider: Spanned<String>,
     pub(crate) model: Option<Spanned<String>>,
     pub(crate) base_url: Option<Spanned<String>>,
     pub(crate) api_key_env: Option<Spanned<String>>,
@@ -219,7 +190,7 @@ pub(crate) enum ApprovalWord {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Tools {
-    pub(crate) http: Vec<Spanned<super::HttpTool>>,
+    pub(crate) http: Vec<Spanned<HttpToolConfig>>,
     pub(crate) site: Option<Spanned<Site>>,
 }
 

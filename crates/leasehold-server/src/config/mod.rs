@@ -16,38 +16,7 @@ pub(crate) use diagnostic::ConfigError;
 pub(crate) use effective::{Agent, Config, Http, Model, ModelKind, Origin};
 
 use diagnostic::Source;
-use serde::Deserialize;
 use std::path::{Path, PathBuf};
-
-/// `[[tool.http]]`, as the operator wrote it.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[allow(dead_code, reason = "the HTTP tool reads them")]
-pub(crate) struct HttpTool {
-    pub(crate) name: String,
-    pub(crate) description: String,
-    pub(crate) effect: Effect,
-    pub(crate) approval: Option<file::ApprovalWord>,
-    pub(crate) method: String,
-    pub(crate) url: String,
-    #[serde(default)]
-    pub(crate) headers: toml::Table,
-    pub(crate) body: Option<String>,
-    pub(crate) parameters: Option<serde_json::Value>,
-    pub(crate) timeout: Option<file::Period>,
-    pub(crate) max_response: Option<String>,
-    pub(crate) outcomes: Option<toml::Table>,
-    pub(crate) verify: Option<toml::Table>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[allow(clippy::enum_variant_names, reason = "the protocol's words")]
-pub(crate) enum Effect {
-    ReadOnly,
-    IdempotentWrite,
-    NonIdempotentWrite,
-}
 
 /// What was found before it was read.
 #[derive(Debug)]
