@@ -163,15 +163,12 @@ pub(super) fn late_outcome(mut draft: Draft<'_>, late: Late) -> Result<Draft<'_>
         }
     }
     let call = row.turn.as_ref().and_then(|t| t.call(&late.call_id));
-    let stamped_by_sender = |call: &super::snapshot::OpenCall| {
-        call.stamps.iter().any(|s| s.epoch == late.right.epoch && s.lease_id == late.right.lease_id)
-    };
     match call {
         Some(call)
             if late.answer == LateAnswer::Done
                 && call.is_pending()
                 && !draft.is_fenced(&late.call_id)
-                && stamped_by_sender(call)
+                && call.stamp_of(late.right.epoch, late.right.lease_id).is_some()
                 && !row.state.is_settled() =>
         {
             overtakes(&mut draft, late);
@@ -181,8 +178,16 @@ pub(super) fn late_outcome(mut draft: Draft<'_>, late: Late) -> Result<Draft<'_>
     Ok(draft)
 }
 
+/// Keeps what a sender said about its own attempt, so that the same answer sent again is recognised.
+fn remember(draft: &mut Draft<'_>, late: &Late) {
+    if let Some(stamp) = draft.call_mut(&late.call_id).and_then(|c| c.stamp_of_mut(late.right.epoch, late.right.lease_id)) {
+        stamp.late.push(late.answer);
+    }
+}
+
 /// The sender's word on the write that its own stamp still guards.
 fn fence_settled(draft: &mut Draft<'_>, late: Late) {
+    remember(draft, &late);
     let tool = draft.row.fence.as_ref().map(|f| f.tool.clone()).unwrap_or_default();
     let outcome = match late.answer {
         LateAnswer::NotStarted => {
@@ -211,6 +216,7 @@ fn late_body(late: Late, tool: String, outcome: Outcome) -> body::ToolOutcome {
 /// A person said "not landed", nobody has stamped it again, and now its process says that it is done: that counts.
 fn overtakes(draft: &mut Draft<'_>, late: Late) {
     let id = late.call_id.clone();
+    remember(draft, &late);
     let tool = draft.call_mut(&id).map(|c| c.tool.clone()).unwrap_or_default();
     draft.outcome(late_body(late, tool, Outcome::Done));
     if !draft.row.state.is_waiting() {
@@ -225,42 +231,45 @@ fn overtakes(draft: &mut Draft<'_>, late: Late) {
     }
 }
 
-/// Anything else is evidence: kept, shown, and taken where the record would otherwise say that nothing happened.
+/// Anything else is evidence: kept, shown, and taken where the record would otherwise say that nothing happened. Only a process
+/// that stamped the call can say what became of it; another's word is listed, and changes nothing.
 fn evidence(draft: &mut Draft<'_>, late: Late) {
     let sequence = draft.sequence();
-    let (answer, right, id) = (late.answer, late.right, late.call_id.clone());
+    let Late { call_id, right, answer, is_error, result } = late;
     let mut contradicts = false;
     let mut duplicate = None;
-    let epoch = right.epoch;
-    if let Some(call) = draft.call_mut(&id) {
-        if let Some(stamp) = call.stamps.iter_mut().find(|s| s.epoch == right.epoch && s.lease_id == right.lease_id) {
-            if stamp.late.contains(&answer) {
-                return;
-            }
-            stamp.late.push(answer);
-        }
-        if answer == LateAnswer::Done {
-            let other_attempt =
-                call.stamps.iter().any(|s| s.entered && (s.epoch != right.epoch || s.lease_id != right.lease_id));
-            match call.outcome {
-                None => call.evidence = Some(sequence),
-                Some(Outcome::Done) => {
-                    if other_attempt && call.effect == Effect::NonIdempotentWrite {
-                        duplicate = Some(body::DuplicateEffect { call_id: id.clone(), tool: call.tool.clone(), epoch });
+    if let Some(call) = draft.call_mut(&call_id) {
+        let others_done = call.attempts_done() > 0;
+        let others_entered = call.stamps.iter().any(|s| s.entered && (s.epoch != right.epoch || s.lease_id != right.lease_id));
+        let (outcome, effect, tool) = (call.outcome, call.effect, call.tool.clone());
+        match call.stamp_of_mut(right.epoch, right.lease_id) {
+            None => contradicts = answer == LateAnswer::Done,
+            Some(stamp) if stamp.late.contains(&answer) => return,
+            Some(stamp) => {
+                stamp.late.push(answer);
+                match (answer, outcome) {
+                    (LateAnswer::Done, None) => {
+                        call.evidence.get_or_insert(sequence);
                     }
+                    (LateAnswer::Done, Some(outcome)) => {
+                        contradicts = !matches!(outcome, Outcome::Done | Outcome::Unknown);
+                    }
+                    (LateAnswer::NotApplied | LateAnswer::NotStarted, Some(Outcome::Done)) => contradicts = !others_entered,
+                    _ => {}
                 }
-                Some(Outcome::Unknown) => {}
-                Some(_) => contradicts = true,
+                if answer == LateAnswer::Done && others_done && effect == Effect::NonIdempotentWrite {
+                    duplicate = Some(body::DuplicateEffect { call_id: call_id.clone(), tool, epoch: right.epoch });
+                }
             }
         }
     }
     draft.push(EntryBody::LateEvidence(body::LateEvidence {
-        call_id: late.call_id,
-        epoch,
+        call_id,
+        epoch: right.epoch,
         lease_id: right.lease_id,
         answer,
-        is_error: late.is_error,
-        result: late.result,
+        is_error,
+        result,
         contradicts,
     }));
     if let Some(duplicate) = duplicate {

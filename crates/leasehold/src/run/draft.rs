@@ -78,7 +78,8 @@ impl<'a> Draft<'a> {
     }
 
     /// Gives a pending call its outcome and removes its fence. Late evidence that it is done is taken instead of anything that
-    /// says it did not happen; where it is done and an earlier attempt of a non-idempotent write was too, both are listed.
+    /// says otherwise; where its tool answered an attempt and had answered an earlier one, both are listed. A verify or a
+    /// person may have seen the earlier attempt's effect: their word is no second landing.
     pub(super) fn outcome(&mut self, mut outcome: body::ToolOutcome) {
         let Some(call) = self.call_mut(&outcome.call_id) else { return };
         let evidence = call.evidence.take();
@@ -92,7 +93,8 @@ impl<'a> Draft<'a> {
             outcome.via = Via::Evidence;
             outcome.evidence = Some(sequence);
         }
-        let twice = evidence.is_some() && outcome.via != Via::Evidence && non_idempotent && outcome.via != Via::Resolution;
+        let answered = matches!(outcome.via, Via::Tool | Via::LateOutcome) && outcome.outcome == Outcome::Done;
+        let twice = answered && non_idempotent && call.attempts_done() > 1;
         call.outcome = Some(outcome.outcome);
         call.question = None;
         let duplicate = body::DuplicateEffect {

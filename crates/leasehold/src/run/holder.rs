@@ -7,7 +7,7 @@ use super::{
     ids::{CallId, LeaseId},
     journal::{EntryBody, body},
     snapshot::{Fence, OpenTurn, Stamp},
-    state::{Effect, OnExpiry, Outcome, Reason, Recovery, SegmentKind, State},
+    state::{Effect, LateAnswer, OnExpiry, Outcome, Reason, Recovery, SegmentKind, State, Via},
     transition::Rejection,
 };
 
@@ -102,6 +102,10 @@ fn record(draft: &mut Draft<'_>, recorded: Recorded) -> Result<(), Rejection> {
             if draft.pending(&id)?.evidence.is_none() {
                 return Err(Rejection::NoEvidence(id));
             }
+            if draft.is_fenced(&id) && draft.row.has_non_idempotent_fence() && entered_by_holder(draft, &id) {
+                // What this segment's own attempt did is still to be said: an outcome, or a doubt.
+                return Err(Rejection::FenceStands(id));
+            }
             draft.take_evidence(&id);
             Ok(())
         }
@@ -114,10 +118,21 @@ fn reply_recorded(draft: &mut Draft<'_>, mut reply: body::ModelReply, on_expiry:
         return Err(Rejection::TurnOpen);
     }
     let number = draft.next.rounds.saturating_add(1);
+    // Keys are made from call ids: one that came before would make the far side take a new write for a repeat.
+    if let Some((_, call)) = reply.calls.iter().enumerate().find(|(index, call)| call.id != CallId::of(number, *index)) {
+        return Err(Rejection::UnknownCall(call.id.clone()));
+    }
     reply.turn = number;
     draft.next.rounds = number;
     draft.next.usage = total(draft.next.usage, reply.usage);
-    draft.next.turn = Some(OpenTurn { number, digest: None, deadline: None, on_expiry, calls: open_calls(&reply.calls) });
+    draft.next.turn = Some(OpenTurn {
+        number,
+        digest: None,
+        deadline: None,
+        on_expiry,
+        edited_by: Vec::new(),
+        calls: open_calls(&reply.calls),
+    });
     draft.push(EntryBody::ModelReply(reply));
     Ok(())
 }
@@ -125,15 +140,29 @@ fn reply_recorded(draft: &mut Draft<'_>, mut reply: body::ModelReply, on_expiry:
 fn outcome_recorded(draft: &mut Draft<'_>, mut outcome: body::ToolOutcome) -> Result<(), Rejection> {
     let id = outcome.call_id.clone();
     let call = draft.pending(&id)?;
-    let (is_write, has_evidence) = (call.effect.is_write(), call.evidence.is_some());
+    let (is_write, has_evidence, is_released) = (call.effect.is_write(), call.evidence.is_some(), call.is_released());
     outcome.late = false;
     outcome.evidence = None;
     match draft.next.fence.as_ref().filter(|f| f.call_id == id) {
-        Some(_) if outcome.outcome == Outcome::Unknown && !has_evidence => return Err(Rejection::UnknownIsDoubt(id)),
+        Some(fence) if outcome.outcome == Outcome::Unknown && (!has_evidence || fence.effect == Effect::NonIdempotentWrite) => {
+            return Err(Rejection::UnknownIsDoubt(id));
+        }
+        // It may be in the tool: that it was never begun is for `unstamp` to say.
+        Some(_) if matches!(outcome.outcome, Outcome::Refused | Outcome::Denied | Outcome::NotRun) => {
+            return Err(Rejection::FenceStands(id));
+        }
+        // Of another segment's attempt this one knows only what the tool's verify says.
+        Some(fence) if !is_own(draft, fence) && (outcome.outcome, outcome.via) != (Outcome::Done, Via::Verify) => {
+            return Err(Rejection::NotOwnFence(id));
+        }
         Some(fence) if outcome.outcome != Outcome::Done && fence.repeat && !has_evidence => {
             return Err(Rejection::RepeatIsUnknown(id));
         }
-        Some(_) => {}
+        Some(_) => answered(draft, &outcome),
+        None if outcome.outcome == Outcome::Denied => return Err(Rejection::NotReleased(id)),
+        None if !is_released && !matches!(outcome.outcome, Outcome::Refused | Outcome::NotRun) => {
+            return Err(Rejection::NotReleased(id));
+        }
         None if is_write && !matches!(outcome.outcome, Outcome::Refused | Outcome::NotRun) => {
             return Err(Rejection::WriteNotStamped(id));
         }
@@ -142,6 +171,29 @@ fn outcome_recorded(draft: &mut Draft<'_>, mut outcome: body::ToolOutcome) -> Re
     }
     draft.outcome(outcome);
     Ok(())
+}
+
+/// Keeps the answer of the fenced attempt beside its stamp: its process may offer it again when this one's answer is lost.
+fn answered(draft: &mut Draft<'_>, outcome: &body::ToolOutcome) {
+    let said = match (outcome.via, outcome.outcome) {
+        (Via::Tool, Outcome::Done) => LateAnswer::Done,
+        (Via::Tool, Outcome::NotApplied) => LateAnswer::NotApplied,
+        _ => return,
+    };
+    if let Some(stamp) = draft.call_mut(&outcome.call_id).and_then(|c| c.stamps.last_mut()) {
+        stamp.late.push(said);
+    }
+}
+
+/// The fence is of the holder's own stamp.
+fn is_own(draft: &Draft<'_>, fence: &Fence) -> bool {
+    fence.epoch == draft.row.epoch && fence.lease_id == own_lease(draft)
+}
+
+/// The call's newest stamp is the holder's own, and it may have entered the tool under it.
+fn entered_by_holder(draft: &Draft<'_>, id: &CallId) -> bool {
+    let newest = draft.next.turn.as_ref().and_then(|t| t.call(id)).and_then(|c| c.stamps.last());
+    newest.is_some_and(|s| s.entered && s.epoch == draft.row.epoch && s.lease_id == own_lease(draft))
 }
 
 fn stamp(draft: &mut Draft<'_>, stamp: &StampCall) -> Result<(), Rejection> {
@@ -157,8 +209,11 @@ fn stamp(draft: &mut Draft<'_>, stamp: &StampCall) -> Result<(), Rejection> {
     if !call.is_released() {
         return Err(Rejection::NotReleased(stamp.call_id.clone()));
     }
+    if call.evidence.is_some() {
+        return Err(Rejection::EvidenceSaysDone(stamp.call_id.clone()));
+    }
     let attempt = u32::try_from(call.stamps.iter().filter(|s| s.entered).count()).unwrap_or(u32::MAX).saturating_add(1);
-    let fence = new_fence(draft, stamp, effect, attempt, false)?;
+    let fence = new_fence(draft, stamp, Entry { effect, attempt, repeat: false, verifiable: stamp.verifiable })?;
     set_fence(draft, fence, EntryBody::WriteStamped);
     Ok(())
 }
@@ -171,32 +226,43 @@ fn restamp(draft: &mut Draft<'_>, stamp: &StampCall, found_absent: bool) -> Resu
         return Err(Rejection::NoFence(stamp.call_id.clone()));
     };
     let call = draft.pending(&stamp.call_id)?;
-    if standing.effect == Effect::NonIdempotentWrite {
-        if call.evidence.is_some() {
-            return Err(Rejection::EvidenceSaysDone(stamp.call_id.clone()));
-        }
-        if !found_absent {
-            return Err(Rejection::NotFoundAbsent(stamp.call_id.clone()));
-        }
+    if call.evidence.is_some() {
+        return Err(Rejection::EvidenceSaysDone(stamp.call_id.clone()));
     }
-    let fence = new_fence(draft, stamp, standing.effect, standing.attempt.saturating_add(1), true)?;
+    // Only a claim verifies: what the holder found before its own entry says nothing about that entry.
+    let found_absent = found_absent && standing.verifiable && !entered_by_holder(draft, &stamp.call_id);
+    if standing.effect == Effect::NonIdempotentWrite && !found_absent {
+        return Err(Rejection::NotFoundAbsent(stamp.call_id.clone()));
+    }
+    // The fence's own effect and `verifiable` count, not today's declaration.
+    let Fence { effect, verifiable, .. } = standing;
+    let entry = Entry { effect, attempt: standing.attempt.saturating_add(1), repeat: true, verifiable };
+    let fence = new_fence(draft, stamp, entry)?;
     set_fence(draft, fence, EntryBody::WriteRestamped);
     Ok(())
 }
 
-fn new_fence(draft: &Draft<'_>, stamp: &StampCall, effect: Effect, attempt: u32, repeat: bool) -> Result<Fence, Rejection> {
+/// What a first stamp and a repeat differ in.
+struct Entry {
+    effect: Effect,
+    attempt: u32,
+    repeat: bool,
+    verifiable: bool,
+}
+
+fn new_fence(draft: &Draft<'_>, stamp: &StampCall, entry: Entry) -> Result<Fence, Rejection> {
     let call = draft.pending(&stamp.call_id)?;
     let now = draft.now.wall;
     Ok(Fence {
         call_id: stamp.call_id.clone(),
         tool: call.tool.clone(),
-        effect,
+        effect: entry.effect,
         idempotency_key: draft.next.id.idempotency_key(&stamp.call_id),
         epoch: draft.next.epoch,
         lease_id: own_lease(draft),
-        attempt,
-        repeat,
-        verifiable: stamp.verifiable,
+        attempt: entry.attempt,
+        repeat: entry.repeat,
+        verifiable: entry.verifiable,
         stamped_at: now,
         in_flight_until: crate::clock::to_millis(now.checked_add(stamp.in_flight_for).unwrap_or(now)),
     })
@@ -227,7 +293,7 @@ fn unstamp(draft: &mut Draft<'_>, id: &CallId, why: String) -> Result<(), Reject
     let Some(fence) = draft.next.fence.clone().filter(|f| &f.call_id == id) else {
         return Err(Rejection::NoFence(id.clone()));
     };
-    if fence.epoch != draft.row.epoch || fence.lease_id != own_lease(draft) {
+    if !is_own(draft, &fence) {
         return Err(Rejection::NotOwnFence(id.clone()));
     }
     draft.pending(id)?;
@@ -256,6 +322,9 @@ fn suspend(draft: &mut Draft<'_>, card: super::decision::TurnCard, deadline: Opt
     }
     if card.calls.is_empty() {
         return Err(Rejection::EmptyCard);
+    }
+    if card.kind == WaitKind::Approval {
+        super::people::shows_every_undecided(draft, &card)?;
     }
     let digest = card.digest(draft.next.id, draft.sequence());
     for shown in &card.calls {

@@ -48,8 +48,13 @@ pub(super) fn order(mut draft: Draft<'_>, by: Principal, order: Order) -> Result
         Order::Edit { digest, card, calls } => edit(&mut draft, by, &digest, card, calls)?,
         Order::Submit { digest, call_id, values, grant } => {
             on_this_turn(&draft, &digest)?;
-            releases(&draft, &by)?;
-            draft.pending(&call_id)?;
+            let call = draft.pending(&call_id)?;
+            if !call.is_undecided() {
+                return Err(Rejection::UnknownCall(call_id));
+            }
+            if call.effect.is_write() {
+                releases(&draft, &by)?;
+            }
             if let Some(call) = draft.call_mut(&call_id) {
                 call.needs_person = false;
             }
@@ -93,12 +98,13 @@ fn on_this_turn(draft: &Draft<'_>, digest: &str) -> Result<(), Rejection> {
     }
 }
 
-/// Who may let a write start: never a machine, and under four eyes never the initiator.
+/// Who may let a write start: never a machine, and under four eyes neither the initiator nor the author of an edit.
 fn releases(draft: &Draft<'_>, by: &Principal) -> Result<(), Rejection> {
     if by.kind == PrincipalKind::Machine {
         return Err(Rejection::MachineMayNotRelease);
     }
-    if draft.row.second_approver && by.id == draft.row.initiator {
+    let edited = draft.row.turn.as_ref().is_some_and(|t| t.edited_by.contains(&by.id));
+    if draft.row.second_approver && (by.id == draft.row.initiator || edited) {
         return Err(Rejection::SelfApproval(by.id.clone()));
     }
     Ok(())
@@ -118,6 +124,10 @@ fn decide(
     }
     if calls.iter().any(|c| c.approved) {
         releases(draft, &by)?;
+    }
+    if draft.row.second_approver && calls.iter().any(|c| c.approved && c.arguments.is_some()) {
+        // Under four eyes other arguments are a proposal, which somebody else releases.
+        return Err(Rejection::SelfApproval(by.id));
     }
     let (at, who) = (draft.now.wall, by.id.clone());
     for decided in &calls {
@@ -189,9 +199,18 @@ fn edit(
     if by.kind == PrincipalKind::Machine {
         return Err(Rejection::MachineMayNotRelease);
     }
-    for edited in &calls {
-        draft.pending(&edited.call_id)?;
+    if calls.is_empty() {
+        return Err(Rejection::EmptyCard);
     }
+    for id in calls.iter().map(|c| &c.call_id).chain(card.calls.iter().map(|c| &c.id)) {
+        let call = draft.pending(id)?;
+        if let Some(verdict) = &call.verdict {
+            // What was released is not changed afterwards.
+            return Err(Rejection::AlreadyDecided { call: id.clone(), by: verdict.by.clone(), at: verdict.at });
+        }
+    }
+    shows_every_undecided(draft, &card)?;
+    let author = by.id.clone();
     let calls = calls
         .into_iter()
         .map(|c| body::Decided { call_id: c.call_id, approved: c.approved, reason: c.reason, arguments: c.arguments })
@@ -201,9 +220,21 @@ fn edit(
     let digest = card.digest(draft.next.id, draft.sequence());
     if let Some(turn) = &mut draft.next.turn {
         turn.digest = Some(digest.clone());
+        if !turn.edited_by.contains(&author) {
+            turn.edited_by.push(author);
+        }
     }
     draft.push(EntryBody::Suspended(body::Suspended { card, digest, deadline }));
     Ok(())
+}
+
+/// A person decides about nothing that the card does not show.
+pub(super) fn shows_every_undecided(draft: &Draft<'_>, card: &super::decision::TurnCard) -> Result<(), Rejection> {
+    let mut undecided = draft.next.turn.iter().flat_map(|t| &t.calls).filter(|c| c.is_undecided());
+    match undecided.find(|call| card.calls.iter().all(|shown| shown.id != call.id)) {
+        Some(call) => Err(Rejection::Undecided(call.id.clone())),
+        None => Ok(()),
+    }
 }
 
 fn cancel(draft: &mut Draft<'_>, by: Principal, note: Option<String>) -> Result<(), Rejection> {
@@ -316,6 +347,12 @@ fn redrive(
     let now = draft.now.wall;
     draft.queued(now, SegmentKind::Worker);
     draft.push(EntryBody::Redriven(Draft::by(by, note)));
+    // A late answer that came while the run was failed: the call is not made again.
+    let known: Vec<CallId> =
+        draft.next.turn.iter().flat_map(|t| t.pending()).filter(|c| c.evidence.is_some()).map(|c| c.id.clone()).collect();
+    for id in known.iter().filter(|id| Some(*id) != fenced.as_ref()) {
+        draft.take_evidence(id);
+    }
     Ok(())
 }
 
@@ -326,6 +363,7 @@ fn restored(draft: &mut Draft<'_>) -> Result<(), Rejection> {
     draft.next.epoch += RESTORE_JUMP;
     draft.drop_lease();
     let was_dead = draft.row.state == State::Dead;
+    let since = draft.row.since;
     if draft.row.has_non_idempotent_fence() {
         draft.in_doubt("the store was restored from a backup; what happened since is not in the record");
     } else if was_dead {
@@ -334,6 +372,9 @@ fn restored(draft: &mut Draft<'_>) -> Result<(), Rejection> {
         draft.dead(reason, "the store was restored from a backup");
     } else {
         draft.dead(Reason::Restored, "the store was restored from a backup; what happened since is not in the record");
+    }
+    if was_dead {
+        draft.next.since = since;
     }
     Ok(())
 }

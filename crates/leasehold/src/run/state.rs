@@ -95,6 +95,21 @@ words!(
     }
 );
 
+impl Reason {
+    /// The agent's reasons are those of `failed`, the runtime's those of `dead`; `abandoned` is both.
+    pub fn belongs_to(self, state: State) -> bool {
+        let runtimes = matches!(
+            self,
+            Self::WriteInDoubt | Self::RetriesExhausted | Self::Unreadable | Self::DecisionExpired | Self::Restored
+        );
+        match state {
+            State::Failed => !runtimes,
+            State::Dead => runtimes || self == Self::Abandoned,
+            _ => false,
+        }
+    }
+}
+
 words!(
     /// What a tool does to the world. A property of the tool's code or of the operator's declaration, never of a model, of a
     /// remote server's hints or of a default.

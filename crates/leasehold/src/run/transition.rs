@@ -155,7 +155,7 @@ pub enum Rejection {
     #[error("a machine may not release a write")]
     MachineMayNotRelease,
     /// Four eyes.
-    #[error("{0} started this run and may deny, not release")]
+    #[error("{0} started this run or wrote this edit, and may deny, not release")]
     SelfApproval(String),
     /// Only under four eyes.
     #[error("an edit is a proposal only under four eyes")]
@@ -338,9 +338,7 @@ fn misfit(rule: &Rule, row: &Snapshot, delta: &Delta) -> Option<String> {
             matches!((&row.fence, &next.fence), (Some(a), Some(b)) if a.call_id == b.call_id && b.attempt == a.attempt + 1)
         }
         FenceCol::Remove => row.fence.is_some() && next.fence.is_none(),
-        FenceCol::RemoveOrKeep => {
-            next.fence.is_none() || matches!((&row.fence, &next.fence), (Some(a), Some(b)) if a.call_id == b.call_id)
-        }
+        FenceCol::RemoveOrKeep => next.fence.is_none() || next.fence == row.fence,
     };
     if !fence {
         return Some("fence".into());
@@ -365,6 +363,11 @@ impl Snapshot {
         if self.reason.is_some() != matches!(self.state, State::Failed | State::Dead) {
             return fail("a reason is given exactly where failed or dead");
         }
+        if let Some(reason) = self.reason
+            && !reason.belongs_to(self.state)
+        {
+            return fail("the reason is none of this state");
+        }
         if self.finished_at.is_some() != self.state.is_settled() {
             return fail("a finish time is given exactly where settled");
         }
@@ -373,6 +376,10 @@ impl Snapshot {
         }
         if self.state == State::Running && self.cancel_requested {
             return fail("running after a cancel");
+        }
+        let waits = self.state.is_waiting() || self.state == State::Queued && !self.has_non_idempotent_fence();
+        if self.cancel_requested && (waits || matches!(self.state, State::Completed | State::Failed)) {
+            return fail("a cancel was not heard");
         }
         if self.fence.is_some() && (self.state.is_waiting() || self.state.is_settled()) {
             return fail("a fence stands where nothing is in flight");
