@@ -169,9 +169,8 @@ fn is_ready(connection: &mut Connection, path: &Path) -> Result<bool, OpenError>
 }
 
 fn set_log_mode(connection: &Connection, path: &Path) -> Result<(), OpenError> {
-    let mode: String =
-        busy::patiently(|| connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0)))
-            .map_err(|e| explain(path, &e))?;
+    let mode: String = busy::patiently(|| connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0)))
+        .map_err(|e| explain(path, &e))?;
     if mode == "wal" { Ok(()) } else { Err(OpenError::NoWriteAheadLog { path: path.into(), mode }) }
 }
 
