@@ -1,3 +1,10 @@
-//! Test support for leasehold.
-pub mod world;
+//! Test support for leasehold: the store contract as tests ([`conformance`]), a store that fails on command ([`FaultyStore`]), a
+//! small recorded world to run agents in ([`world`]), and a far side that counts what arrives ([`far_side`]).
+
+pub mod conformance;
 pub mod far_side;
+mod faulty;
+pub mod fixture;
+pub mod world;
+
+pub use faulty::{Fault, FaultyStore, How, Op};
