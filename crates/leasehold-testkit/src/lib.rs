@@ -1,1 +1,2 @@
 //! Test support for leasehold.
+pub mod world;

@@ -65,7 +65,7 @@ pub struct Stamp {
     pub lease_id: LeaseId,
     /// False once it is certain that this segment never entered the call.
     pub entered: bool,
-    /// What its process said later.
+    /// What its process said: the answer it recorded, or what it said after its right moved on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub late: Vec<LateAnswer>,
 }
@@ -126,6 +126,18 @@ impl OpenCall {
     pub fn maybe_entered(&self) -> bool {
         self.stamps.iter().any(|s| s.entered)
     }
+    /// The newest stamp made under this right.
+    pub fn stamp_of(&self, epoch: u64, lease_id: LeaseId) -> Option<&Stamp> {
+        self.stamps.iter().rfind(|s| s.epoch == epoch && s.lease_id == lease_id)
+    }
+    /// The newest stamp made under this right.
+    pub fn stamp_of_mut(&mut self, epoch: u64, lease_id: LeaseId) -> Option<&mut Stamp> {
+        self.stamps.iter_mut().rfind(|s| s.epoch == epoch && s.lease_id == lease_id)
+    }
+    /// Attempts whose process said that they are done; more than one of a non-idempotent write is a duplicate effect.
+    pub fn attempts_done(&self) -> usize {
+        self.stamps.iter().filter(|s| s.late.contains(&LateAnswer::Done)).count()
+    }
 }
 
 /// The newest model reply's calls.
@@ -141,6 +153,9 @@ pub struct OpenTurn {
     pub deadline: Option<Timestamp>,
     /// What happens then.
     pub on_expiry: OnExpiry,
+    /// Who proposed other arguments; under four eyes they may deny, not release.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub edited_by: Vec<String>,
     /// In the order the model asked for them.
     pub calls: Vec<OpenCall>,
 }

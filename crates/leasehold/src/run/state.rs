@@ -7,7 +7,7 @@ macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident),+ $(,)? }) => {
         $(#[$doc])*
         #[derive(
-            Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+            Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
             strum::Display, strum::EnumString, strum::IntoStaticStr, strum::EnumIter,
         )]
         #[serde(rename_all = "snake_case")]
@@ -22,6 +22,7 @@ macro_rules! words {
         }
     };
 }
+pub(crate) use words;
 
 words!(
     /// Where a run stands. The last four are settled or dead.
@@ -93,6 +94,21 @@ words!(
         Restored,
     }
 );
+
+impl Reason {
+    /// The agent's reasons are those of `failed`, the runtime's those of `dead`; `abandoned` is both.
+    pub fn belongs_to(self, state: State) -> bool {
+        let runtimes = matches!(
+            self,
+            Self::WriteInDoubt | Self::RetriesExhausted | Self::Unreadable | Self::DecisionExpired | Self::Restored
+        );
+        match state {
+            State::Failed => !runtimes,
+            State::Dead => runtimes || self == Self::Abandoned,
+            _ => false,
+        }
+    }
+}
 
 words!(
     /// What a tool does to the world. A property of the tool's code or of the operator's declaration, never of a model, of a
