@@ -1,2 +1,3 @@
 //! Test support for leasehold.
+pub mod aimock;
 pub mod world;
