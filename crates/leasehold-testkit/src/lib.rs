@@ -1,6 +1,8 @@
 //! Test support for leasehold: the store contract as tests ([`conformance`]), a store that fails on command ([`FaultyStore`]), a
-//! small recorded world to run agents in ([`world`]), and a far side that counts what arrives ([`far_side`]).
+//! small recorded world to run agents in ([`world`]), a far side that counts what arrives ([`far_side`]), and a model server that
+//! somebody else wrote ([`aimock`]).
 
+pub mod aimock;
 pub mod conformance;
 pub mod far_side;
 mod faulty;

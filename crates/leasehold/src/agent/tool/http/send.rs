@@ -146,7 +146,8 @@ impl Caller {
         })?;
         let status = response.status();
         let is_json = is_json(&response);
-        let is_encoded = response.headers().get(CONTENT_ENCODING).is_some_and(|v| !v.as_bytes().eq_ignore_ascii_case(b"identity"));
+        let is_encoded =
+            response.headers().get(CONTENT_ENCODING).is_some_and(|v| !v.as_bytes().eq_ignore_ascii_case(b"identity"));
         let mut body = Body { bytes: Vec::new(), is_oversized: false, cut: None, is_json, is_encoded };
         loop {
             match response.chunk().await {

@@ -315,12 +315,9 @@ async fn nothing_is_sent_once_the_trust_window_is_gone() {
 
 #[tokio::test]
 async fn an_undecodable_reply_to_a_write_is_unknown() {
-    for (headers, body) in [
-        (JSON, &b"<html>"[..]),
-        (JSON, b"{\"a\":"),
-        (TEXT, b"\xff\xfe"),
-        ("content-encoding: gzip\r\n", b"\x1f\x8b"),
-    ] {
+    for (headers, body) in
+        [(JSON, &b"<html>"[..]), (JSON, b"{\"a\":"), (TEXT, b"\xff\xfe"), ("content-encoding: gzip\r\n", b"\x1f\x8b")]
+    {
         let far = FarSide::answering(200, headers, body).await;
         let answer = append(&far, "").await;
         assert!(is_unknown(&answer), "{answer:?}");
