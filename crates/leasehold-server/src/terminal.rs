@@ -222,6 +222,13 @@ impl Screen {
         }
         self
     }
+    /// Text of several lines as it is, without a gutter: for a reader that is a program.
+    pub(crate) fn lines(&mut self, text: &str) -> &mut Self {
+        for line in Safe::lines(text.strip_suffix('\n').unwrap_or(text)) {
+            self.spans(&[Span { text: line, look: Look::Plain }]);
+        }
+        self
+    }
     /// A table with a line of heads. Cells are made safe here.
     pub(crate) fn table(&mut self, heads: &[&str], rows: &[Vec<String>]) -> &mut Self {
         let mut table = comfy_table::Table::new();

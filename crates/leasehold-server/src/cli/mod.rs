@@ -7,14 +7,23 @@
 mod agents;
 mod config;
 mod context;
+mod decide;
+mod inbox;
 mod init;
+mod local;
+mod operate;
+mod probe;
+mod resolve;
+mod run;
+mod runs;
 mod setup;
 mod tools;
+mod watch;
 
 use crate::{config::ConfigError, terminal};
 use clap::{Args, Parser, Subcommand};
 use context::Context;
-use std::{io, path::PathBuf, process::ExitCode};
+use std::{future::Future, io, path::PathBuf, process::ExitCode};
 
 /// Runs agents that write: every write is fenced, every doubt is a work item.
 #[derive(Debug, Parser)]
@@ -42,8 +51,27 @@ struct Global {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run an agent on a task and see it to its end, or to the decision it waits for
+    Run(run::RunArgs),
     /// Write a commented leasehold.toml with one HTTP tool to start from
     Init,
+    /// Work the queue and settle what dead processes left
+    Worker(operate::WorkerArgs),
+    /// List, show, follow, cancel, redrive or discard runs
+    #[command(subcommand)]
+    Runs(runs::RunsCommand),
+    /// List what waits for a person, most urgent first
+    Inbox,
+    /// Release calls that wait for a person
+    Approve(decide::ApproveArgs),
+    /// Deny calls that wait for a person
+    Deny(decide::DecideArgs),
+    /// Say what is true of a write in doubt
+    Resolve(resolve::ResolveArgs),
+    /// Settle runs whose process ended without a word
+    Reap(operate::ReapArgs),
+    /// Bring the store to this version
+    Migrate,
     /// Print what is in effect and where it came from, secrets masked
     Config,
     /// List the configured agents and whether they can run
@@ -66,7 +94,7 @@ pub(crate) enum Exit {
 }
 
 impl Exit {
-    fn code(self) -> u8 {
+    pub(crate) fn code(self) -> u8 {
         match self {
             Self::Done => 0,
             Self::Refused => 1,
@@ -138,7 +166,24 @@ fn execute(cli: Cli) -> Outcome {
         Command::Config => config::config(&context()?),
         Command::Agents => agents::agents(&context()?),
         Command::Tools(args) => tools::tools(&context()?, &args),
+        Command::Run(args) => block_on(run::run(&context()?, args)),
+        Command::Worker(args) => block_on(operate::worker(&context()?, args)),
+        Command::Runs(command) => block_on(runs::runs(&context()?, command)),
+        Command::Inbox => block_on(inbox::inbox(&context()?)),
+        Command::Approve(args) => block_on(decide::approve(&context()?, args)),
+        Command::Deny(args) => block_on(decide::deny(&context()?, args)),
+        Command::Resolve(args) => block_on(resolve::resolve(&context()?, args)),
+        Command::Reap(args) => block_on(operate::reap(&context()?, args)),
+        Command::Migrate => block_on(async { operate::migrate(&context()?) }),
     }
+}
+
+fn block_on(command: impl Future<Output = Outcome>) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let outcome = runtime.block_on(command);
+    // A thread that still waits for something must not keep an ended command from ending.
+    runtime.shutdown_timeout(std::time::Duration::from_millis(200));
+    outcome
 }
 
 #[cfg(test)]

@@ -7,11 +7,19 @@ use crate::{
     terminal,
 };
 use leasehold::agent::{
-    model::{Model as _, scripted::ScriptedModel},
+    model::{
+        Model as AgentModel,
+        provider::{ProviderConfig, ProviderModel},
+        scripted::ScriptedModel,
+    },
     registry::{AgentSpec, Registry},
-    tool::{Tool, http::HttpTool},
+    tool::{
+        Tool,
+        http::HttpTool,
+        site::{Site, SiteApprovals},
+    },
 };
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 /// The script there is when nothing else is configured.
 const DEFAULT_SCRIPT: &str = include_str!("default_script.toml");
@@ -55,7 +63,7 @@ pub(crate) fn executable(config: &Config) -> Result<Executable, ConfigError> {
         add(&mut registry, tool, "the bundled site")?;
     }
     let mut models = BTreeMap::new();
-    let mut built: BTreeMap<&str, Arc<dyn leasehold::agent::model::Model>> = BTreeMap::new();
+    let mut built: BTreeMap<&str, Arc<dyn AgentModel>> = BTreeMap::new();
     for model in &config.models {
         match build(model) {
             Ok(ready) => {
@@ -104,7 +112,7 @@ pub(crate) fn offers(pattern: &str, name: &str) -> bool {
     pattern.strip_suffix('*').map_or(pattern == name, |prefix| name.starts_with(prefix))
 }
 
-fn build(model: &Model) -> Result<Arc<dyn leasehold::agent::model::Model>, String> {
+fn build(model: &Model) -> Result<Arc<dyn AgentModel>, String> {
     match &model.kind {
         ModelKind::Scripted { script: None } => {
             ScriptedModel::from_toml(&model.name, DEFAULT_SCRIPT).map(|m| Arc::new(m) as _).map_err(|e| e.to_string())
@@ -116,7 +124,22 @@ fn build(model: &Model) -> Result<Arc<dyn leasehold::agent::model::Model>, Strin
                 .map(|m| Arc::new(m) as _)
                 .map_err(|e| format!("{}:{}: {}", path.display(), e.line, e.why))
         }
-        ModelKind::Provider { .. } => Err("providers are not wired yet".into()),
+        ModelKind::Provider { provider, model: id, base_url, api_key_env, timeout, stream } => {
+            let api_key = match api_key_env {
+                None => None,
+                Some(variable) => Some(env(variable).filter(|key| !key.trim().is_empty()).ok_or_else(|| {
+                    format!("{}: model `{}`: the environment variable {variable} is not set", model.origin, model.name)
+                })?),
+            };
+            let config = ProviderConfig {
+                base_url: base_url.clone(),
+                api_key: api_key.map(Into::into),
+                timeout: *timeout,
+                stream: *stream,
+                ..ProviderConfig::new(&model.name, provider, id)
+            };
+            ProviderModel::new(config).map(|m| Arc::new(m) as _).map_err(|e| format!("{}: {e}", model.origin))
+        }
     }
 }
 
@@ -136,7 +159,29 @@ pub(crate) fn announce(config: &Config, agent_model: &str) {
 }
 
 fn site(config: &Config) -> Result<Vec<Tool>, ConfigError> {
-    let Some(_site) = &config.site else { return Ok(Vec::new()) };
-    let _ = env;
-    Ok(Vec::new())
+    let Some(site) = &config.site else { return Ok(Vec::new()) };
+    let wrong = |what: String| ConfigError::new(site.origin.to_string(), what);
+    if site.origin == Origin::Default {
+        make_directory(&site.path).map_err(|e| wrong(format!("the bundled site {}: {e}", site.path.display())))?;
+    }
+    let open = Site::open(&site.path).map_err(|e| wrong(format!("{}: {e}", site.path.display())))?;
+    let mut approvals = SiteApprovals::default();
+    for (name, approval) in &site.approval {
+        match name.as_str() {
+            "site.update_page_metadata" => approvals.update = *approval,
+            "site.create_page" => approvals.create = *approval,
+            // Checked when the configuration was read.
+            _ => {}
+        }
+    }
+    Ok(open.tools_with(approvals))
+}
+
+/// Makes the directory of a file that nobody placed: the user's own, for the user alone.
+pub(crate) fn make_directory(file: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    match file.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => std::fs::DirBuilder::new().recursive(true).mode(0o700).create(parent),
+        _ => Ok(()),
+    }
 }

@@ -11,7 +11,6 @@ pub(crate) mod file;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use check::SITE_TOOLS;
 pub(crate) use diagnostic::ConfigError;
 pub(crate) use effective::{Agent, Config, Http, Model, ModelKind, Origin};
 
