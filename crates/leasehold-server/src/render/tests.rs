@@ -141,6 +141,7 @@ fn waiting_run(arguments: Value, preview: Option<&str>) -> (Snapshot, Vec<Entry>
         digest: Some("d1".into()),
         deadline: None,
         on_expiry: OnExpiry::Continue,
+        edited_by: Vec::new(),
         calls: vec![open_call(Effect::NonIdempotentWrite)],
     });
     (row, entries(vec![(0, born("Note it")), (1, reply(arguments.clone())), (2, suspended(arguments, preview))]))
