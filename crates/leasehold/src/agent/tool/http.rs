@@ -1,12 +1,13 @@
 //! HTTP tools, declared by the operator.
 //!
 //! Guarantees: one call is at most one request of a write on the wire - no retry, no redirect, no connection from a pool, no
-//! proxy from the environment; a write carries its idempotency key, run and epoch; what the answer means is decided by
-//! [`answer`](self) exactly as the protocol says, and everything in doubt is unknown. The arguments never decide where a
+//! proxy from the environment; a write carries its idempotency key, run and epoch; what its answer means is decided
+//! exactly as the protocol says, and everything in doubt is unknown. The arguments never decide where a
 //! request goes.
 
 mod answer;
 mod config;
+mod last_check;
 mod send;
 mod template;
 #[cfg(test)]
@@ -21,11 +22,12 @@ use super::{Approval, Arguments, ReadAnswer, ReadTool, Tool, ToolSpec, WriteAnsw
 use crate::run::{Effect, canonical_hash};
 use answer::{Meaning, Statuses};
 use async_trait::async_trait;
+use last_check::TRUST;
 use reqwest::{
     Method,
     header::{HeaderMap, HeaderName, HeaderValue},
 };
-use send::Caller;
+use send::{Caller, Failure};
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
 use template::UrlTemplate;
@@ -221,14 +223,14 @@ impl WriteTool for HttpWrite {
             Ok(request) => request,
             Err(why) => return WriteAnswer::NotApplied { why: format!("nothing was sent: {why}") },
         };
-        // The last thing before the first byte. Connecting may take up to the connect timeout, which is shorter than the
-        // third of a lease that the window keeps back.
+        // Again when the connection stands: see `last_check`.
         if let Err(not_held) = permit.check() {
             return WriteAnswer::NotStarted { why: not_held.to_string() };
         }
-        let reply = match self.caller.send(request).await {
+        let reply = match TRUST.scope(permit.trust.clone(), self.caller.send(request)).await {
             Ok(reply) => reply,
-            Err(failure) if failure.nothing_was_sent() => return WriteAnswer::NotApplied { why: failure.why() },
+            Err(Failure::NotHeld(why)) => return WriteAnswer::NotStarted { why },
+            Err(failure @ Failure::NoConnection(_)) => return WriteAnswer::NotApplied { why: failure.why() },
             Err(failure) => return WriteAnswer::Unknown { why: failure.why() },
         };
         let status = reply.status.as_u16();
