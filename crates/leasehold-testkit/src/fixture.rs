@@ -109,7 +109,14 @@ pub fn fence(epoch: u64) -> Fence {
 
 /// A turn with one call that needs a person.
 pub fn turn() -> OpenTurn {
-    OpenTurn { number: 1, digest: Some("d1".into()), deadline: None, on_expiry: OnExpiry::DeadLetter, edited_by: Vec::new(), calls: vec![call(0)] }
+    OpenTurn {
+        number: 1,
+        digest: Some("d1".into()),
+        deadline: None,
+        on_expiry: OnExpiry::DeadLetter,
+        edited_by: vec![],
+        calls: vec![call(0)],
+    }
 }
 
 fn call(index: usize) -> OpenCall {
@@ -177,7 +184,7 @@ pub fn full() -> Snapshot {
             digest: Some(text()),
             deadline: Some(at(999)),
             on_expiry: OnExpiry::Continue,
-            edited_by: vec![text()],
+            edited_by: Vec::new(),
             calls: vec![decided, call(1)],
         }),
         has_request: false,

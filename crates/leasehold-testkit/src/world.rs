@@ -3,17 +3,18 @@
 
 use async_trait::async_trait;
 use leasehold::{
-    Execution, Runtime, RuntimeConfig, StartRun,
+    Decided, Decision, Execution, Runtime, RuntimeConfig, StartRun,
     agent::{
-        model::{Model, ModelError, ModelRequest, Reply, scripted::ScriptedModel},
+        model::{Message, Model, ModelError, ModelRequest, Reply, scripted::ScriptedModel},
         registry::{AgentSpec, Registry},
         tool::{
             Approval, Arguments, Preview, Previewed, ReadAnswer, ReadTool, Tool, ToolSpec, Verified, Verify, VerifyQuery,
             WriteAnswer, WriteEffect, WritePermit, WriteTool,
         },
     },
+    client::Executed,
     clock::ManualClock,
-    run::{Backoff, Policy, Principal, RunId},
+    run::{Backoff, Entry, OpenTurn, Policy, Principal, RunId, Snapshot, Story},
     store::{Store, memory::MemoryStore},
     worker::Probe,
 };
@@ -312,16 +313,112 @@ impl World {
             ttl: Duration::from_secs(60),
             policy: Policy {
                 max_requeues: 3,
-                backoff: Backoff {
-                    initial: Duration::from_secs(5),
-                    factor: 2.0,
-                    max: Duration::from_secs(600),
-                    jitter: false,
-                },
+                backoff: Backoff { initial: Duration::from_secs(5), factor: 2.0, max: Duration::from_secs(600), jitter: false },
             },
             probe: None,
             agent: Box::new(|agent| agent),
         }
+    }
+
+    /// The row as the store has it.
+    ///
+    /// # Panics
+    /// It is not there: a defect of the test.
+    pub async fn row(&self, id: RunId) -> Snapshot {
+        match self.store.load(id).await {
+            Ok(Some(row)) => row,
+            other => panic!("run {id} is not there: {other:?}"),
+        }
+    }
+
+    /// The whole journal.
+    ///
+    /// # Panics
+    /// It does not decode.
+    pub async fn entries(&self, id: RunId) -> Vec<Entry> {
+        match self.runtime.events(id, 0).await {
+            Ok(entries) => entries,
+            Err(error) => panic!("the journal of {id} cannot be read: {error}"),
+        }
+    }
+
+    /// The kinds of its entries, in order.
+    ///
+    /// # Panics
+    /// It does not decode.
+    pub async fn kinds(&self, id: RunId) -> Vec<&'static str> {
+        self.entries(id).await.iter().map(|e| e.body.kind()).collect()
+    }
+
+    /// The journal, folded.
+    ///
+    /// # Panics
+    /// It does not decode.
+    pub async fn story(&self, id: RunId) -> Story {
+        Story::of(&self.entries(id).await)
+    }
+
+    /// What the waiting turn is named by.
+    ///
+    /// # Panics
+    /// It does not wait.
+    pub async fn digest(&self, id: RunId) -> String {
+        match self.row(id).await {
+            Snapshot { state, turn: Some(OpenTurn { digest: Some(digest), .. }), .. } if state.is_waiting() => digest,
+            row => panic!("run {id} does not wait, it is {}", row.state),
+        }
+    }
+
+    /// A decision about all that waits, by the person of these tests, executed by the decider.
+    pub fn decision(digest: String, approved: bool) -> Decision {
+        Decision { digest, rest: Some(approved), reason: None, calls: vec![], by: Self::person(), execute: true }
+    }
+
+    /// Approves all that waits and executes the run to the end of that segment.
+    ///
+    /// # Panics
+    /// The decision is refused, or this process does not go on with the run.
+    pub async fn approve(&self, id: RunId) -> Executed {
+        let decision = Self::decision(self.digest(id).await, true);
+        match self.runtime.decide(id, decision).await {
+            Ok(Decided { execution: Some(execution), .. }) => execution.finish().await,
+            Ok(decided) => panic!("run {id} is not executed here: {:?}", decided.queued_because),
+            Err(error) => panic!("the decision about {id} is refused: {error}"),
+        }
+    }
+
+    /// Claims a queued run and executes it to the end of that segment.
+    ///
+    /// # Panics
+    /// It cannot be claimed.
+    pub async fn claim(&self, id: RunId) -> Executed {
+        match self.runtime.claim(id).await {
+            Ok(execution) => execution.finish().await,
+            Err(error) => panic!("run {id} is not claimed: {error}"),
+        }
+    }
+
+    /// Lets every lease of this world run out, sweeps, and waits out the backoff of what is queued.
+    ///
+    /// # Panics
+    /// The store does not answer.
+    pub async fn lapse(&self) {
+        self.clock.advance(Duration::from_secs(61));
+        if let Err(error) = self.runtime.sweep(100, false).await {
+            panic!("the sweep reached no store: {error}");
+        }
+        self.clock.advance(Duration::from_secs(700));
+    }
+
+    /// The results in the newest request to the model, in order: call, text.
+    pub fn results(&self) -> Vec<(String, String)> {
+        let newest = self.model.requests().pop();
+        let messages = newest.map(|request| request.messages).unwrap_or_default();
+        let result = |message| match message {
+            Message::ToolResult { call_id, text, .. } => Some((call_id.to_string(), text)),
+            _ => None,
+        };
+        messages.into_iter().filter_map(result).collect()
     }
 
     /// The person in these tests.

@@ -2,9 +2,8 @@
 
 use async_trait::async_trait;
 use leasehold::{
-    Decision,
     agent::tool::{Approval, Arguments, WriteAnswer, WriteEffect, WritePermit},
-    run::{Fence, Outcome, RunId, State, Story},
+    run::{Fence, Outcome, State},
     store::Store,
 };
 use leasehold_testkit::world::{Inside, RecordedRead, RecordedWrite, Recorder, World};
@@ -34,18 +33,6 @@ impl Inside for Look {
     }
 }
 
-fn approve(digest: String) -> Decision {
-    Decision { digest, rest: Some(true), reason: None, calls: vec![], by: World::person(), execute: true }
-}
-
-async fn row(world: &World, id: RunId) -> leasehold::run::Snapshot {
-    world.store.load(id).await.expect("readable").expect("there")
-}
-
-async fn digest(world: &World, id: RunId) -> String {
-    row(world, id).await.turn.expect("a turn").digest.expect("waits")
-}
-
 #[tokio::test]
 async fn a_write_waits_for_a_person_and_runs_once_under_the_lease_of_the_segment_that_resumes() {
     let recorder = Recorder::default();
@@ -54,13 +41,12 @@ async fn a_write_waits_for_a_person_and_runs_once_under_the_lease_of_the_segment
     let world = World::builder(APPEND).tool(tool.tool(Approval::Required)).build();
     look.store.set(Arc::clone(&world.store)).ok();
     let id = world.run("append").await;
-    let waiting = row(&world, id).await;
+    let waiting = world.row(id).await;
     assert_eq!(waiting.state, State::WaitingForApproval);
     assert_eq!(waiting.fence, None);
     assert_eq!(recorder.entries(), []);
 
-    let decided = world.runtime.decide(id, approve(digest(&world, id).await)).await.expect("taken");
-    let ended = decided.execution.expect("executes here").finish().await.expect("held to the end");
+    let ended = world.approve(id).await.expect("held to the end");
     assert_eq!(ended.state, State::Completed);
     assert_eq!(recorder.count("ledger.append"), 1);
     let entered = &recorder.entries()[0];
@@ -70,7 +56,7 @@ async fn a_write_waits_for_a_person_and_runs_once_under_the_lease_of_the_segment
     assert_eq!(fence.idempotency_key, entered.key);
     assert_eq!(entered.key, id.idempotency_key(&fence.call_id));
     assert_eq!((fence.epoch, entered.epoch), (2, 2));
-    let story = Story::of(&world.runtime.events(id, 0).await.expect("readable"));
+    let story = world.story(id).await;
     assert_eq!(story.output.as_deref(), Some("done"));
     assert_eq!(story.calls[&fence.call_id].outcome.as_ref().expect("known").outcome, Outcome::Done);
 }
@@ -91,12 +77,12 @@ async fn a_write_that_needs_no_approval_runs_on_the_first_pass_fenced_under_inte
         } else {
             world.run("append").await
         };
-        assert_eq!(row(&world, id).await.state, State::Completed);
+        assert_eq!(world.row(id).await.state, State::Completed);
         assert_eq!(recorder.count("ledger.append"), 1);
         let (fence, holder) = look.seen.lock().expect("not poisoned").clone().expect("entered");
         assert!(fence.is_some());
         assert_eq!(holder, if queued { "worker:test:1" } else { "interactive:test:1" });
-        assert_eq!(row(&world, id).await.fence, None);
+        assert_eq!(world.row(id).await.fence, None);
     }
 }
 
@@ -107,7 +93,7 @@ async fn a_doubtful_write_is_in_doubt_and_the_model_is_not_told_that_it_failed()
         .answers([WriteAnswer::Unknown { why: "status 500".into() }]);
     let world = World::builder(APPEND).tool(tool.tool(Approval::None)).build();
     let id = world.run("append").await;
-    let doubted = row(&world, id).await;
+    let doubted = world.row(id).await;
     assert_eq!((doubted.state, doubted.reason.expect("dead").as_str()), (State::Dead, "write_in_doubt"));
     assert!(doubted.fence.is_some());
     assert_eq!(recorder.count("ledger.append"), 1);
@@ -128,15 +114,6 @@ text = "read"
         .tool(RecordedRead::new("notes.b", &recorder).tool())
         .build();
     let id = world.run("read").await;
-    assert_eq!(row(&world, id).await.state, State::Completed);
-    let asked = world.model.requests().pop().expect("a second request");
-    let results: Vec<String> = asked
-        .messages
-        .iter()
-        .filter_map(|m| match m {
-            leasehold::agent::model::Message::ToolResult { text, .. } => Some(text.clone()),
-            _ => None,
-        })
-        .collect();
-    assert_eq!(results, ["1", "2"]);
+    assert_eq!(world.row(id).await.state, State::Completed);
+    assert_eq!(world.results(), [("t1c0".into(), "1".into()), ("t1c1".into(), "2".into())]);
 }
