@@ -1,6 +1,8 @@
 //! The provider adapter against servers that answer badly. Each server is a socket that reads one request and writes what
 //! the test says, so that nothing between the test and the wire is polite.
 
+#![allow(clippy::unwrap_used, reason = "helpers of a test fail by panicking")]
+
 use leasehold::{
     agent::model::{
         Message, Model as _, ModelError, ModelErrorClass, ModelRequest, OfferedTool, Reply, TranscriptCall,
@@ -103,8 +105,7 @@ fn piece(index: u32, arguments: &str) -> String {
 }
 
 fn finish(reason: &str) -> String {
-    let usage =
-        json!({ "prompt_tokens": 11, "completion_tokens": 3, "prompt_tokens_details": { "cached_tokens": 4 } });
+    let usage = json!({ "prompt_tokens": 11, "completion_tokens": 3, "prompt_tokens_details": { "cached_tokens": 4 } });
     json!({ "choices": [{ "index": 0, "delta": {}, "finish_reason": reason }], "usage": usage }).to_string()
 }
 
@@ -212,8 +213,7 @@ async fn the_transcript_goes_out_with_our_call_ids_and_one_result_each() {
         tool: tool.into(),
         arguments: json!({ "n": 1 }).as_object().unwrap().clone(),
     };
-    let result =
-        |id: &CallId, text: &str| Message::ToolResult { call_id: id.clone(), text: text.into(), is_error: false };
+    let result = |id: &CallId, text: &str| Message::ToolResult { call_id: id.clone(), text: text.into(), is_error: false };
     let turn = vec![asked(&first, "ledger.append"), asked(&second, "büro weg")];
     let messages = vec![
         Message::User("go".into()),
@@ -228,10 +228,7 @@ async fn the_transcript_goes_out_with_our_call_ids_and_one_result_each() {
     let messages = sent["messages"].as_array().unwrap();
     assert_eq!(messages.len(), 6, "{messages:#?}");
     assert_eq!(messages[2]["tool_calls"][0]["id"], "t1c0");
-    assert_eq!(
-        messages[2]["tool_calls"][0]["function"],
-        json!({ "name": "ledger__append", "arguments": "{\"n\":1}" })
-    );
+    assert_eq!(messages[2]["tool_calls"][0]["function"], json!({ "name": "ledger__append", "arguments": "{\"n\":1}" }));
     let wire = messages[2]["tool_calls"][1]["function"]["name"].as_str().unwrap();
     assert!(wire.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-'), "{wire}");
     assert_eq!((&messages[3]["tool_call_id"], &messages[3]["content"]), (&json!("t1c0"), &json!("one")));
@@ -402,17 +399,9 @@ async fn the_providers_call_ids_do_not_matter() {
 
 #[tokio::test]
 async fn arguments_reach_us_exactly_as_the_model_wrote_them() {
-    for raw in [
-        "{\"n\": 1",
-        "null",
-        "[]",
-        "{\"n\":1}{\"n\":2}",
-        "",
-        "\"text\"",
-        "{\"n\":1e400}",
-        "{\"n\":1,\"n\":2}",
-        "nonsense",
-    ] {
+    for raw in
+        ["{\"n\": 1", "null", "[]", "{\"n\":1}{\"n\":2}", "", "\"text\"", "{\"n\":1e400}", "{\"n\":1,\"n\":2}", "nonsense"]
+    {
         let reply = streamed(&[call(0, "a", "ledger__append", raw), finish("tool_calls"), done()]).await.unwrap();
         assert_eq!(calls(&reply), [("ledger.append", raw)]);
         let asked = json!({ "content": "", "tool_calls": [body_call(Value::Null, "ledger__append", json!(raw))] });
@@ -516,15 +505,8 @@ mod anthropic {
 
     #[tokio::test]
     async fn whole_blocks_are_calls_and_others_fail_the_turn() {
-        let mut events = vec![
-            opening(),
-            start(0, tool("x")),
-            input(0, "{\"n\":"),
-            input(0, "1}"),
-            stop(0),
-            start(1, tool("x")),
-            stop(1),
-        ];
+        let mut events =
+            vec![opening(), start(0, tool("x")), input(0, "{\"n\":"), input(0, "1}"), stop(0), start(1, tool("x")), stop(1)];
         events.extend(closing("tool_use"));
         let reply = ask_anthropic(&events).await.unwrap();
         assert_eq!(calls(&reply), [("ledger.append", "{\"n\":1}"), ("ledger.append", "{}")]);
@@ -570,8 +552,7 @@ mod anthropic {
         let reply = model.reply(request()).await.unwrap();
         assert!(reply.opaque.is_some());
         let id = CallId::of(1, 0);
-        let called =
-            TranscriptCall { id: id.clone(), tool: "ledger.append".into(), arguments: serde_json::Map::new() };
+        let called = TranscriptCall { id: id.clone(), tool: "ledger.append".into(), arguments: serde_json::Map::new() };
         let messages = vec![
             Message::User("go".into()),
             Message::Assistant { text: String::new(), calls: vec![called], opaque: reply.opaque },

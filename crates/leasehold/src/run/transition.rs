@@ -45,7 +45,8 @@ impl Delta {
 
 /// Why an event is refused. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr, strum::EnumDiscriminants)]
-#[strum_discriminants(derive(strum::EnumIter, Hash, PartialOrd, Ord))]
+#[strum_discriminants(derive(strum::EnumIter, strum::IntoStaticStr, Hash, PartialOrd, Ord))]
+#[strum_discriminants(strum(serialize_all = "snake_case"))]
 #[strum_discriminants(doc = "Refusals by name.")]
 #[strum(serialize_all = "snake_case")]
 pub enum Rejection {

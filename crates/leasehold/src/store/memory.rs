@@ -82,8 +82,7 @@ impl Shared {
         let Some(expiry) = &guard.expiry else { return true };
         let Some(lease) = &row.lease else { return false };
         let foreign = lease.expires_at.clock != self.clock.boot_id();
-        lease.expires_at == expiry.expires_at
-            && if foreign { expiry.foreign_watched } else { self.is_over(&lease.expires_at) }
+        lease.expires_at == expiry.expires_at && if foreign { expiry.foreign_watched } else { self.is_over(&lease.expires_at) }
     }
 }
 
@@ -317,12 +316,7 @@ impl MemoryRenewer {
             if let (Some(lease), Some(ttl)) = (lease, ttl) {
                 lease.expires_at = self.shared.after(ttl);
             }
-            looks.push(Look {
-                id: right.id,
-                held: still_held,
-                sequence: row.sequence,
-                cancel_requested: row.cancel_requested,
-            });
+            looks.push(Look { id: right.id, held: still_held, sequence: row.sequence, cancel_requested: row.cancel_requested });
         }
         looks
     }

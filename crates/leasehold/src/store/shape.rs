@@ -88,18 +88,15 @@ pub(super) fn check_row(row: &Snapshot) -> Result<(), &'static str> {
 
 fn reason_fits(state: State, reason: Option<Reason>) -> bool {
     use Reason::{
-        Abandoned, Budget, ContextOverflow, DecisionExpired, ModelAuth, ModelClient, ModelUnavailable, Policy, Refused, Restored,
-        RetriesExhausted, Unreadable, WriteInDoubt,
+        Abandoned, Budget, ContextOverflow, DecisionExpired, ModelAuth, ModelClient, ModelUnavailable, Policy, Refused,
+        Restored, RetriesExhausted, Unreadable, WriteInDoubt,
     };
     match (state, reason) {
         (
             State::Failed,
             Some(Refused | Policy | Budget | ModelAuth | ModelClient | ModelUnavailable | ContextOverflow | Abandoned),
         )
-        | (
-            State::Dead,
-            Some(WriteInDoubt | RetriesExhausted | Abandoned | Unreadable | DecisionExpired | Restored),
-        ) => true,
+        | (State::Dead, Some(WriteInDoubt | RetriesExhausted | Abandoned | Unreadable | DecisionExpired | Restored)) => true,
         (State::Failed | State::Dead, _) => false,
         (_, reason) => reason.is_none(),
     }

@@ -144,6 +144,8 @@ pub struct ProviderModel {
     timeout: Duration,
     stream: bool,
     faults: Faults,
+    /// The library's Ollama adapter sends no key; a server behind a proxy wants one.
+    authorization: Option<SecretString>,
 }
 
 impl fmt::Debug for ProviderModel {
@@ -171,6 +173,7 @@ impl ProviderModel {
                 return Err(ProviderError::MissingKey { name, provider, hint: format!(" (usually {variable})") });
             }
         };
+        let authorization = api_key.as_ref().filter(|_| provider == "ollama").map(|_| format!("Bearer {key}").into());
         let faults = Faults::new(api_key.as_ref().map(|_| key.clone()));
         let endpoint = match base_url {
             Some(url) => Some(base(&url).map_err(|why| ProviderError::BadUrl { name: name.clone(), why })?),
@@ -191,7 +194,16 @@ impl ProviderModel {
         let client = client.with_reqwest(http).build();
         let client = client.map_err(|e| ProviderError::Client { name: name.clone(), why: e.to_string() })?;
         let target = ModelIden::new(*kind, model.as_str());
-        Ok(Self { shown: format!("{name} ({provider}/{model})"), client, target, protocol: *protocol, timeout, stream, faults })
+        Ok(Self {
+            shown: format!("{name} ({provider}/{model})"),
+            client,
+            target,
+            protocol: *protocol,
+            timeout,
+            stream,
+            faults,
+            authorization,
+        })
     }
 
     async fn ask(&self, request: ModelRequest) -> Result<Reply, ModelError> {
@@ -202,11 +214,19 @@ impl ProviderModel {
         self.checked(turn, &names)
     }
 
+    fn options(&self) -> ChatOptions {
+        let options = ChatOptions::default().with_capture_usage(true);
+        match &self.authorization {
+            Some(value) => options.with_extra_headers([("authorization", value.expose_secret().to_owned())]),
+            None => options,
+        }
+    }
+
     async fn streamed(&self, chat: ChatRequest, request: &ModelRequest) -> Result<Turn, ModelError> {
         let frames = Arc::new(Mutex::new(Frames::new(self.protocol)));
         let seen = frames.clone();
-        let options = ChatOptions::default()
-            .with_capture_usage(true)
+        let options = self
+            .options()
             // The library allocates up to the index a frame names; ours come from the frames.
             .with_capture_tool_calls(self.protocol != Protocol::OpenAi)
             .with_capture_reasoning_content(self.protocol != Protocol::OpenAi)
@@ -261,10 +281,8 @@ impl ProviderModel {
     }
 
     async fn whole(&self, chat: ChatRequest) -> Result<Turn, ModelError> {
-        let options = ChatOptions::default()
-            .with_capture_usage(true)
-            .with_capture_raw_body(true)
-            .with_capture_reasoning_content(self.protocol != Protocol::OpenAi);
+        let options =
+            self.options().with_capture_raw_body(true).with_capture_reasoning_content(self.protocol != Protocol::OpenAi);
         let answer = self.client.exec_chat(self.target.clone(), chat, Some(&options)).await;
         if self.protocol == Protocol::OpenAi {
             // The library refuses arguments that are no JSON and calls without an id; the body has them as they were written.
@@ -311,7 +329,12 @@ impl ProviderModel {
             StopReason::Other(_) if matches!(word.as_str(), "MALFORMED_FUNCTION_CALL" | "UNEXPECTED_TOOL_CALL") => {
                 return of(ModelErrorClass::Truncated, format!("the model's tool call is malformed ({word})"));
             }
-            StopReason::Other(_) if matches!(word.as_str(), "error" | "cancelled" | "pause_turn" | "insufficient_system_resource" | "network_error") => {
+            StopReason::Other(_)
+                if matches!(
+                    word.as_str(),
+                    "error" | "cancelled" | "pause_turn" | "insufficient_system_resource" | "network_error"
+                ) =>
+            {
                 return of(ModelErrorClass::Server, format!("the provider gave up ({word})"));
             }
             _ => {}

@@ -214,11 +214,7 @@ impl Model for ScriptedModel {
         let scene = &self.scenes[at];
         if let Some(fault) = self.next_error(scene, &request) {
             tokio::time::sleep(fault.pause).await;
-            return Err(ModelError {
-                class: fault.class,
-                detail: "the script says so".into(),
-                retry_after: fault.retry_after,
-            });
+            return Err(ModelError { class: fault.class, detail: "the script says so".into(), retry_after: fault.retry_after });
         }
         let ended = Line { text: ENDED.into(), ..Line::default() };
         let line = scene.line.as_ref().unwrap_or(&ended);

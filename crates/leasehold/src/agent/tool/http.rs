@@ -1,12 +1,13 @@
 //! HTTP tools, declared by the operator.
 //!
 //! Guarantees: one call is at most one request of a write on the wire - no retry, no redirect, no connection from a pool, no
-//! proxy from the environment; a write carries its idempotency key, run and epoch; what the answer means is decided by
-//! [`answer`](self) exactly as the protocol says, and everything in doubt is unknown. The arguments never decide where a
+//! proxy from the environment; a write carries its idempotency key, run and epoch; what its answer means is decided
+//! exactly as the protocol says, and everything in doubt is unknown. The arguments never decide where a
 //! request goes.
 
 mod answer;
 mod config;
+mod last_check;
 mod send;
 mod template;
 #[cfg(test)]
@@ -21,11 +22,12 @@ use super::{Approval, Arguments, ReadAnswer, ReadTool, Tool, ToolSpec, WriteAnsw
 use crate::run::{Effect, canonical_hash};
 use answer::{Meaning, Statuses};
 use async_trait::async_trait;
+use last_check::TRUST;
 use reqwest::{
     Method,
     header::{HeaderMap, HeaderName, HeaderValue},
 };
-use send::Caller;
+use send::{Caller, Failure};
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
 use template::UrlTemplate;
@@ -56,10 +58,7 @@ impl HttpTool {
     ///
     /// # Errors
     /// The key that is wrong and the mend.
-    pub fn build_with_env(
-        config: HttpToolConfig,
-        env: impl Fn(&str) -> Option<String>,
-    ) -> Result<Tool, HttpToolError> {
+    pub fn build_with_env(config: HttpToolConfig, env: impl Fn(&str) -> Option<String>) -> Result<Tool, HttpToolError> {
         let name = config.name.clone();
         let wrong = |key: &str, why: String| HttpToolError { tool: name.clone(), key: key.to_owned(), why };
         if config.verify.is_some() {
@@ -68,7 +67,10 @@ impl HttpTool {
         let effect = Effect::from(config.effect);
         let is_read = effect == Effect::ReadOnly;
         if is_read && config.approval == Some(ConfiguredApproval::Required) {
-            return Err(wrong("approval", "a read_only tool waits for nobody: remove `approval`, or declare its write effect".into()));
+            return Err(wrong(
+                "approval",
+                "a read_only tool waits for nobody: remove `approval`, or declare its write effect".into(),
+            ));
         }
         if is_read && !config.outcomes.is_empty() {
             return Err(wrong("outcomes", "belongs to a write; the effect is read_only".into()));
@@ -83,9 +85,8 @@ impl HttpTool {
             other => return Err(wrong("method", format!("`{other}` is none of GET, HEAD, POST, PUT, PATCH, DELETE"))),
         };
         let url = UrlTemplate::parse(&config.url).map_err(|why| wrong("url", why))?;
-        let parameters = config
-            .parameters
-            .unwrap_or_else(|| json!({ "type": "object", "properties": {}, "additionalProperties": false }));
+        let parameters =
+            config.parameters.unwrap_or_else(|| json!({ "type": "object", "properties": {}, "additionalProperties": false }));
         check_placeholders(&url, &parameters).map_err(|why| wrong("url", why))?;
         let headers = headers(&config.headers, env).map_err(|(header, why)| wrong(&format!("headers.{header}"), why))?;
         let statuses = Statuses::moved_by(&config.outcomes).map_err(|why| wrong("outcomes", why))?;
@@ -99,8 +100,16 @@ impl HttpTool {
             endpoint: format!("{method} {}{query}", url.shown()),
             timeout,
         };
-        let caller = Caller::new(method, url, headers, config.body, timeout, config.max_response.unwrap_or(RESPONSE_BYTES_DEFAULT), is_read)
-            .map_err(|why| wrong("url", why))?;
+        let caller = Caller::new(
+            method,
+            url,
+            headers,
+            config.body,
+            timeout,
+            config.max_response.unwrap_or(RESPONSE_BYTES_DEFAULT),
+            is_read,
+        )
+        .map_err(|why| wrong("url", why))?;
         let write_effect = match effect {
             Effect::ReadOnly => return Ok(Tool::Read(Arc::new(HttpRead { spec, caller }))),
             Effect::IdempotentWrite => WriteEffect::Idempotent,
@@ -125,7 +134,9 @@ fn check_placeholders(url: &UrlTemplate, parameters: &Value) -> Result<(), Strin
         if let Some(kind) = property.get("type").and_then(Value::as_str)
             && !matches!(kind, "string" | "number" | "integer" | "boolean")
         {
-            return Err(format!("the placeholder `{{{name}}}` is of type {kind}: only strings, numbers and booleans go into a URL"));
+            return Err(format!(
+                "the placeholder `{{{name}}}` is of type {kind}: only strings, numbers and booleans go into a URL"
+            ));
         }
     }
     Ok(())
@@ -152,7 +163,8 @@ fn headers(
                 format!("{prefix}{value}")
             }
         };
-        let mut value = HeaderValue::from_str(&text).map_err(|_| wrong("its value contains a line break or a control character".into()))?;
+        let mut value =
+            HeaderValue::from_str(&text).map_err(|_| wrong("its value contains a line break or a control character".into()))?;
         value.set_sensitive(true);
         if headers.insert(header, value).is_some() {
             return Err(wrong("is there twice, in different case".into()));
@@ -211,14 +223,14 @@ impl WriteTool for HttpWrite {
             Ok(request) => request,
             Err(why) => return WriteAnswer::NotApplied { why: format!("nothing was sent: {why}") },
         };
-        // The last thing before the first byte. Connecting may take up to the connect timeout, which is shorter than the
-        // third of a lease that the window keeps back.
+        // Again when the connection stands: see `last_check`.
         if let Err(not_held) = permit.check() {
             return WriteAnswer::NotStarted { why: not_held.to_string() };
         }
-        let reply = match self.caller.send(request).await {
+        let reply = match TRUST.scope(permit.trust.clone(), self.caller.send(request)).await {
             Ok(reply) => reply,
-            Err(failure) if failure.nothing_was_sent() => return WriteAnswer::NotApplied { why: failure.why() },
+            Err(Failure::NotHeld(why)) => return WriteAnswer::NotStarted { why },
+            Err(failure @ Failure::NoConnection(_)) => return WriteAnswer::NotApplied { why: failure.why() },
             Err(failure) => return WriteAnswer::Unknown { why: failure.why() },
         };
         let status = reply.status.as_u16();

@@ -266,12 +266,19 @@ mod tests {
 
     #[tokio::test]
     async fn a_function_becomes_a_write_tool_that_takes_a_permit() {
-        let tool = write_tool("notes.set", "Set", WriteEffect::Idempotent, Approval::None, |permit: WritePermit, note: Note| async move {
-            WriteAnswer::done(json!([permit.fencing_token(), note.id, note.text]))
-        })
-        .timeout(Duration::from_secs(5))
-        .preview(|note: Note| async move { Ok(Previewed { text: format!("note {}", note.id), precondition: None }) })
-        .tool();
+        let tool =
+            write_tool(
+                "notes.set",
+                "Set",
+                WriteEffect::Idempotent,
+                Approval::None,
+                |permit: WritePermit, note: Note| async move {
+                    WriteAnswer::done(json!([permit.fencing_token(), note.id, note.text]))
+                },
+            )
+            .timeout(Duration::from_secs(5))
+            .preview(|note: Note| async move { Ok(Previewed { text: format!("note {}", note.id), precondition: None }) })
+            .tool();
         assert_eq!((tool.effect(), tool.approval()), (Effect::IdempotentWrite, Approval::None));
         let Tool::Write(write, _) = tool else { panic!() };
         assert_eq!(write.spec().timeout, Duration::from_secs(5));

@@ -13,7 +13,7 @@ use super::{
     WriteTool,
 };
 use async_trait::async_trait;
-use pages::{Created, FIELDS, Pages, Provenance, Updated};
+use pages::{Created, FIELDS, FieldValues, Pages, Provenance, Updated};
 use serde_json::{Value, json};
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -181,7 +181,7 @@ struct UpdatePage {
 
 impl UpdatePage {
     /// Page and fields; the schema is checked again, because a field outside the list refuses the whole call.
-    fn parsed(arguments: &Arguments) -> Result<(String, Vec<(&'static str, String)>), String> {
+    fn parsed(arguments: &Arguments) -> Result<(String, FieldValues), String> {
         let page = text(arguments, "page")?;
         let Some(fields) = arguments.get("fields").and_then(Value::as_object) else {
             return Err("`fields` must be an object".into());
@@ -260,9 +260,8 @@ struct CreatePage {
 impl CreatePage {
     fn parsed(arguments: &Arguments) -> Result<(String, String, String), String> {
         let slug = text(arguments, "slug")?;
-        let is_slug = slug.split('-').all(|part| {
-            !part.is_empty() && part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
-        });
+        let is_slug =
+            slug.split('-').all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit()));
         if !is_slug {
             return Err(format!("`{slug}` is no slug: small letters, digits and single hyphens"));
         }
@@ -316,7 +315,8 @@ impl Preview for CreatePage {
             let end = (0..=BODY_SHOWN_MAX).rev().find(|at| body.is_char_boundary(*at)).unwrap_or(0);
             shown = &body[..end];
         }
-        let more = if shown.len() < body.len() { format!("\n[{} bytes more]", body.len() - shown.len()) } else { String::new() };
+        let more =
+            if shown.len() < body.len() { format!("\n[{} bytes more]", body.len() - shown.len()) } else { String::new() };
         let text = format!("page {slug}: none -> new\ntitle: {}\nbody: {}{more}", Value::from(title), Value::from(shown));
         Ok(Previewed { text, precondition: Some("free".into()) })
     }

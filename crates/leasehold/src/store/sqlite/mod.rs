@@ -25,9 +25,7 @@ use self::{
     turns::Turns,
     writer::Writer,
 };
-use super::{
-    Answer, Filter, Insert, Inserted, Lapsed, Listed, ReadError, Renewer, Store, Unavailable, Write, shape,
-};
+use super::{Answer, Filter, Insert, Inserted, Lapsed, Listed, ReadError, Renewer, Store, Unavailable, Write, shape};
 use crate::{
     clock::BootClock,
     run::{Entry, LeaseTime, RunId, Snapshot, State},
@@ -74,7 +72,11 @@ impl SqliteStore {
     }
 
     /// Runs one statement that gives run ids.
-    async fn ids(&self, sql: &'static str, params: Vec<(&'static str, Box<dyn ToSql + Send>)>) -> Result<Vec<RunId>, Unavailable> {
+    async fn ids(
+        &self,
+        sql: &'static str,
+        params: Vec<(&'static str, Box<dyn ToSql + Send>)>,
+    ) -> Result<Vec<RunId>, Unavailable> {
         self.readers.read(move |c| rows(c, sql, &borrow(&params), row::run_id)).await
     }
 }
@@ -173,11 +175,8 @@ impl Store for SqliteStore {
 
     async fn list(&self, filter: &Filter, before: Option<RunId>, limit: usize) -> Result<Vec<Listed>, Unavailable> {
         let filter = filter.clone();
-        let sql = if wants_attention(&filter.states) {
-            include_str!("sql/list_attention.sql")
-        } else {
-            include_str!("sql/list.sql")
-        };
+        let sql =
+            if wants_attention(&filter.states) { include_str!("sql/list_attention.sql") } else { include_str!("sql/list.sql") };
         self.readers
             .read(move |c| {
                 let states = (!filter.states.is_empty()).then(|| json(filter.states.iter().map(|s| s.as_str())));

@@ -19,6 +19,9 @@ mod embedded {
     refinery::embed_migrations!("src/store/sqlite/migrations");
 }
 
+/// The shortest database has one page of the smallest size.
+const PAGE_BYTES_MIN: u64 = 512;
+
 /// Why a file cannot be used as a store, and what helps.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -121,8 +124,14 @@ pub(super) fn prepare(path: &Path) -> Result<Connection, OpenError> {
     if !directory.is_dir() {
         return Err(OpenError::DirectoryMissing { path: path.into(), directory: directory.into() });
     }
-    if path.exists() && !path.is_file() {
-        return Err(OpenError::NotAFile { path: path.into() });
+    if let Ok(found) = path.metadata() {
+        if !found.is_file() {
+            return Err(OpenError::NotAFile { path: path.into() });
+        }
+        // SQLite takes a file that is too short to be a database for an empty one, and would write over it.
+        if (1..PAGE_BYTES_MIN).contains(&found.len()) {
+            return Err(OpenError::NotADatabase { path: path.into(), why: "it is too short to be one".into() });
+        }
     }
     let fail = |e| explain(path, &e);
     let mut connection = busy::patiently(|| connect(path, true)).map_err(fail)?;
@@ -169,9 +178,8 @@ fn is_ready(connection: &mut Connection, path: &Path) -> Result<bool, OpenError>
 }
 
 fn set_log_mode(connection: &Connection, path: &Path) -> Result<(), OpenError> {
-    let mode: String =
-        busy::patiently(|| connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0)))
-            .map_err(|e| explain(path, &e))?;
+    let mode: String = busy::patiently(|| connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0)))
+        .map_err(|e| explain(path, &e))?;
     if mode == "wal" { Ok(()) } else { Err(OpenError::NoWriteAheadLog { path: path.into(), mode }) }
 }
 

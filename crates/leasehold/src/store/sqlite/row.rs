@@ -2,9 +2,7 @@
 //! written; a row that fails is corrupt, alone.
 
 use crate::{
-    run::{
-        CallId, Effect, Entry, EntryBody, Fence, Lease, LeaseTime, OpenTurn, RunId, Snapshot, Usage, WriteId,
-    },
+    run::{CallId, Effect, Entry, EntryBody, Fence, Lease, LeaseTime, OpenTurn, RunId, Snapshot, Usage, WriteId},
     store::{Listed, shape},
 };
 use jiff::Timestamp;

@@ -67,12 +67,15 @@ impl Faults {
         use ModelErrorClass::{Auth, Client, Connection, Server, Truncated};
         match error {
             genai::Error::HttpError { status, body, headers, .. } => self.http(status.as_u16(), &body, &headers),
-            genai::Error::WebModelCall { webc_error, .. } | genai::Error::WebAdapterCall { webc_error, .. } => match webc_error {
+            genai::Error::WebModelCall { webc_error, .. } | genai::Error::WebAdapterCall { webc_error, .. } => match webc_error
+            {
                 webc::Error::ResponseFailedStatus { status, body, headers } => self.http(status.as_u16(), &body, &headers),
                 webc::Error::ResponseFailedNotJson { content_type, body } => {
                     self.of(Server, format!("the answer is {content_type}, not JSON: {body}"))
                 }
-                webc::Error::ResponseFailedInvalidJson { body, cause } => self.of(Server, format!("the answer is no JSON ({cause}): {body}")),
+                webc::Error::ResponseFailedInvalidJson { body, cause } => {
+                    self.of(Server, format!("the answer is no JSON ({cause}): {body}"))
+                }
                 webc::Error::Reqwest(e) => self.transport(e),
                 other => self.of(Server, other),
             },
@@ -88,20 +91,30 @@ impl Faults {
             genai::Error::StreamParse { serde_error, .. } if serde_error.is_eof() => {
                 self.of(Truncated, format!("the stream broke off in the middle of an event ({serde_error})"))
             }
-            genai::Error::StreamParse { serde_error, .. } => self.of(Server, format!("an event of the stream is no JSON ({serde_error})")),
-            // Its display repeats the whole request, which is not for a log.
-            genai::Error::ChatResponseGeneration { cause, .. } => self.of(Server, format!("the answer is not a reply ({cause})")),
-            e @ (genai::Error::RequiresApiKey { .. } | genai::Error::NoAuthData { .. } | genai::Error::NoAuthResolver { .. }) => self.of(Auth, e),
-            e @ (genai::Error::JsonValueExt(_) | genai::Error::SerdeJson(_) | genai::Error::NoChatResponse { .. } | genai::Error::InvalidJsonResponseElement { .. }) => {
-                self.of(Server, format!("the answer is not a reply ({e})"))
+            genai::Error::StreamParse { serde_error, .. } => {
+                self.of(Server, format!("an event of the stream is no JSON ({serde_error})"))
             }
+            // Its display repeats the whole request, which is not for a log.
+            genai::Error::ChatResponseGeneration { cause, .. } => {
+                self.of(Server, format!("the answer is not a reply ({cause})"))
+            }
+            e @ (genai::Error::RequiresApiKey { .. }
+            | genai::Error::NoAuthData { .. }
+            | genai::Error::NoAuthResolver { .. }) => self.of(Auth, e),
+            e @ (genai::Error::JsonValueExt(_)
+            | genai::Error::SerdeJson(_)
+            | genai::Error::NoChatResponse { .. }
+            | genai::Error::InvalidJsonResponseElement { .. }) => self.of(Server, format!("the answer is not a reply ({e})")),
             e => self.of(Client, e),
         }
     }
 
     fn http(&self, status: u16, body: &str, headers: &HeaderMap) -> ModelError {
         let class = of_status(status, body);
-        ModelError { retry_after: retry_after(headers, Timestamp::now()), ..self.of(class, format!("HTTP {status}: {}", body.trim())) }
+        ModelError {
+            retry_after: retry_after(headers, Timestamp::now()),
+            ..self.of(class, format!("HTTP {status}: {}", body.trim()))
+        }
     }
 
     fn transport(&self, error: reqwest::Error) -> ModelError {
@@ -151,7 +164,10 @@ fn of_words(text: &str) -> ModelErrorClass {
         ModelErrorClass::Refused
     } else if has_any(text, &["rate_limit", "rate limit", "too many requests", "resource_exhausted"]) {
         ModelErrorClass::RateLimited
-    } else if has_any(text, &["authentication_error", "permission_error", "invalid_api_key", "unauthorized", "permission_denied"]) {
+    } else if has_any(
+        text,
+        &["authentication_error", "permission_error", "invalid_api_key", "unauthorized", "permission_denied"],
+    ) {
         ModelErrorClass::Auth
     } else if has_any(text, &["invalid_request", "invalid_argument", "not_found_error", "model_not_found"]) {
         ModelErrorClass::Client
@@ -199,7 +215,8 @@ mod tests {
 
     #[test]
     fn a_detail_is_bounded_and_never_holds_the_key() {
-        let error = Faults::new(Some("sk-s3cret".into())).of(ModelErrorClass::Auth, format!("bad key sk-s3cret {}", "ü".repeat(900)));
+        let error =
+            Faults::new(Some("sk-s3cret".into())).of(ModelErrorClass::Auth, format!("bad key sk-s3cret {}", "ü".repeat(900)));
         assert!(error.detail.starts_with("bad key *** ü"), "{error}");
         assert_eq!(error.detail.chars().count(), DETAIL_CHARS_MAX + 1);
     }

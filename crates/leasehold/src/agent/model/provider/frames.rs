@@ -134,7 +134,8 @@ impl Frames {
                     // More text after one whole call stays with it and makes it invalid, which is refused later.
                     ([], 1..) => Some(self.slots.len() - 1),
                     _ => {
-                        self.failed = Some("a piece of a tool call says neither which call it belongs to nor which tool it is for");
+                        self.failed =
+                            Some("a piece of a tool call says neither which call it belongs to nor which tool it is for");
                         return;
                     }
                 }
@@ -342,12 +343,19 @@ mod tests {
     #[test]
     fn a_name_that_comes_with_each_delta_is_one_call() {
         let again = |arguments: &str| whole(json!(0), json!("a"), "x", arguments);
-        assert_eq!(read(&[again(""), again("{\"n\""), again(":1}"), again("")]).unwrap(), [("x".to_owned(), r#"{"n":1}"#.to_owned())]);
+        assert_eq!(
+            read(&[again(""), again("{\"n\""), again(":1}"), again("")]).unwrap(),
+            [("x".to_owned(), r#"{"n":1}"#.to_owned())]
+        );
     }
 
     #[test]
     fn a_piece_that_may_belong_to_either_of_two_calls_fails_the_turn() {
-        let open = [whole(Value::Null, json!("a"), "x", "{"), whole(Value::Null, json!("b"), "y", "{"), piece(Value::Null, "\"n\":1}")];
+        let open = [
+            whole(Value::Null, json!("a"), "x", "{"),
+            whole(Value::Null, json!("b"), "y", "{"),
+            piece(Value::Null, "\"n\":1}"),
+        ];
         assert_eq!(read(&open).unwrap_err().0, ModelErrorClass::Server);
         assert_eq!(read(&[piece(json!(0), "{}")]).unwrap_err().0, ModelErrorClass::Server);
     }

@@ -49,7 +49,8 @@ impl UrlTemplate {
         }
         let base = Url::parse(&format!("{scheme}://{authority}/")).map_err(|e| format!("host or port: {e}"))?;
         let shown = text.split('?').next().unwrap_or_default().to_owned();
-        let mut pieces = vec![Piece::Literal(format!("{scheme}://{authority}{}", if tail.starts_with('/') { "" } else { "/" }))];
+        let mut pieces =
+            vec![Piece::Literal(format!("{scheme}://{authority}{}", if tail.starts_with('/') { "" } else { "/" }))];
         let mut rest = tail;
         while let Some(open) = rest.find(['{', '}']) {
             let (literal, after) = rest.split_at(open);
@@ -67,7 +68,9 @@ impl UrlTemplate {
         let template = Self { pieces, shown, base };
         // A sample value shows that the literal parts stay what they are.
         let sample = template.placeholders().map(|name| (name.to_owned(), Value::from("x"))).collect();
-        template.fill(&sample).map_err(|why| format!("{why} (write the path as it goes over the wire, without `.` and `..` segments)"))?;
+        template
+            .fill(&sample)
+            .map_err(|why| format!("{why} (write the path as it goes over the wire, without `.` and `..` segments)"))?;
         Ok(template)
     }
 
@@ -140,7 +143,9 @@ mod tests {
 
     #[test]
     fn a_placeholder_never_stands_in_scheme_host_or_port() {
-        for url in ["{p}://h/", "http://{p}/", "http://h:{p}/", "http://a.{p}/x", "{p}", "http://u:p@h/", "ftp://h/{p}", "http://h"] {
+        for url in
+            ["{p}://h/", "http://{p}/", "http://h:{p}/", "http://a.{p}/x", "{p}", "http://u:p@h/", "ftp://h/{p}", "http://h"]
+        {
             assert_eq!(UrlTemplate::parse(url).is_ok(), url == "http://h", "{url}");
         }
         for url in ["http://h/{p", "http://h/p}", "http://h/{}", "http://h/x#{p}", "http://h/a/../{p}", "http://h/\\evil/{p}"] {

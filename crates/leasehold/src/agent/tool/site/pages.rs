@@ -13,6 +13,8 @@ use std::{
 
 /// The descriptive fields, and there are no others.
 pub(super) const FIELDS: [&str; 5] = ["title", "description", "keywords", "author", "language"];
+/// Values for some of [`FIELDS`].
+pub(super) type FieldValues = Vec<(&'static str, String)>;
 /// How long one process waits for another one's transaction.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -163,7 +165,7 @@ impl Pages {
         self.on(move |connection| read(connection, &slug)).await
     }
 
-    pub(super) async fn update(&self, slug: String, fields: Vec<(&'static str, String)>) -> Result<Updated, SiteError> {
+    pub(super) async fn update(&self, slug: String, fields: FieldValues) -> Result<Updated, SiteError> {
         self.on(move |connection| {
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             if read(&transaction, &slug)?.is_none() {
@@ -198,7 +200,14 @@ impl Pages {
             }
             transaction.execute(
                 "INSERT INTO page (slug, title, body, idempotency_key, run, epoch) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-                params![slug, title, body, made_by.idempotency_key, made_by.run, i64::try_from(made_by.epoch).unwrap_or(i64::MAX)],
+                params![
+                    slug,
+                    title,
+                    body,
+                    made_by.idempotency_key,
+                    made_by.run,
+                    i64::try_from(made_by.epoch).unwrap_or(i64::MAX)
+                ],
             )?;
             transaction.commit().map_err(SiteError::at_commit)?;
             Ok(Created::Made)
@@ -207,8 +216,7 @@ impl Pages {
     }
 }
 
-const SELECT: &str =
-    "SELECT slug, title, description, keywords, author, language, body, idempotency_key, run, epoch FROM page";
+const SELECT: &str = "SELECT slug, title, description, keywords, author, language, body, idempotency_key, run, epoch FROM page";
 
 fn read(connection: &Connection, slug: &str) -> Result<Option<Page>, SiteError> {
     let mut statement = connection.prepare_cached(&format!("{SELECT} WHERE slug = ?1"))?;

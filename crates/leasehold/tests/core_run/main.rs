@@ -1,0 +1,13 @@
+//! The pure core, tested through what it exports: every pair of row and event, random histories, and the cases by name.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
+
+mod cases;
+mod enumerate;
+mod events;
+mod given;
+mod page;
+mod rows;
+mod rules;
+mod units;
+mod walk;
+mod world;

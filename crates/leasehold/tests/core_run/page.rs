@@ -1,0 +1,8 @@
+//! What is generated from the table.
+
+use crate::given::compare;
+
+#[test]
+fn the_page_of_the_state_machine_is_what_the_table_says() {
+    compare("../../docs/state-machine.md", &leasehold::run::markdown());
+}
