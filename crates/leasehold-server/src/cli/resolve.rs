@@ -63,7 +63,8 @@ pub(crate) async fn resolve(context: &Context, args: ResolveArgs) -> Outcome {
 fn value(text: &str) -> Result<Value, Failure> {
     let (text, place) = match text.strip_prefix('@') {
         Some(path) => {
-            let read = std::fs::read_to_string(path).map_err(|e| Failure::usage(format!("--landed: {path} cannot be read: {e}")))?;
+            let read =
+                std::fs::read_to_string(path).map_err(|e| Failure::usage(format!("--landed: {path} cannot be read: {e}")))?;
             (read, format!("{path} is"))
         }
         None => (text.to_owned(), "its value is".to_owned()),

@@ -102,7 +102,8 @@ async fn list(context: &Context, args: ListArgs) -> Outcome {
         duplicates_only: false,
     };
     let limit = usize::try_from(args.limit).unwrap_or(limits::PAGE_MAX);
-    let mut rows = local.runtime.list(&filter, args.cursor, limit.saturating_add(1).min(limits::PAGE_MAX)).await.map_err(order)?;
+    let mut rows =
+        local.runtime.list(&filter, args.cursor, limit.saturating_add(1).min(limits::PAGE_MAX)).await.map_err(order)?;
     let more = rows.len() > limit;
     rows.truncate(limit);
     let next_cursor = if more { rows.last().map(|row| row.id.to_string()) } else { None };
