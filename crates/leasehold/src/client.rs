@@ -5,7 +5,8 @@
 
 use crate::{
     agent::{
-        executor::{Executor, Live},
+        arguments::nested_deeper,
+        executor::{Executor, Live, stored},
         gate::Gate,
         registry::{AgentSpec, Registry},
         tool::Tool,
@@ -633,8 +634,13 @@ impl Runtime {
         if standing.is_none() {
             return self.resolved_before(id, row, &said).await;
         }
-        let order =
-            Order::Resolve { call_id: said.call_id, fence_epoch, outcome: said.outcome, result: said.result, note: said.note };
+        let order = Order::Resolve {
+            call_id: said.call_id,
+            fence_epoch,
+            outcome: said.outcome,
+            result: said.result.map(stored),
+            note: said.note,
+        };
         self.order(id, said.by, order).await
     }
 
@@ -808,6 +814,9 @@ fn check_request(request: &Request) -> Result<(), StartError> {
     }
     if request.messages.last().is_none_or(|m| m.text.trim().is_empty()) {
         return Err(StartError::Invalid("the request is empty: say what the agent should do".into()));
+    }
+    if request.metadata.values().any(|value| nested_deeper(value, limits::NESTING_MAX)) {
+        return Err(StartError::Invalid(format!("the metadata is nested deeper than {} levels", limits::NESTING_MAX)));
     }
     if request.max_rounds == Some(0) {
         return Err(StartError::Invalid("max_rounds must be at least 1".into()));
