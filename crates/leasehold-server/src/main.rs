@@ -1,2 +1,12 @@
 //! The leasehold command.
-fn main() {}
+#![forbid(unsafe_code)]
+
+mod cli;
+mod config;
+mod render;
+mod terminal;
+mod wire;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}

@@ -1,1 +1,14 @@
-//! Test support for leasehold.
+//! Test support for leasehold: the store contract as tests ([`conformance`]), a store that fails on command ([`FaultyStore`]), a
+//! small recorded world to run agents in ([`world`]), a far side that counts what arrives ([`far_side`]), and a model server that
+//! somebody else wrote ([`aimock`]).
+
+pub mod aimock;
+pub mod conformance;
+pub mod far_side;
+mod faulty;
+pub mod fixture;
+pub mod home;
+pub mod park;
+pub mod world;
+
+pub use faulty::{Fault, FaultyStore, How, Op};

@@ -1,4 +1,11 @@
-//! Agents: the loop, models and tools.
+//! Agents: the loop, models and tools. Nothing here can name a store: whatever is written goes through the segment that holds
+//! the lease.
+
+pub(crate) mod arguments;
+pub(crate) mod executor;
+pub(crate) mod gate;
 pub mod model;
 pub mod registry;
 pub mod tool;
+pub(crate) mod transcript;
+pub mod unrecorded;

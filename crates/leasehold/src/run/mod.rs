@@ -11,6 +11,7 @@ mod journal;
 mod people;
 mod snapshot;
 mod state;
+mod story;
 mod table;
 mod transition;
 
@@ -20,6 +21,8 @@ pub use event::*;
 pub use ids::*;
 pub use journal::*;
 pub use snapshot::*;
+pub(crate) use state::words;
 pub use state::*;
+pub use story::*;
 pub use table::*;
 pub use transition::*;

@@ -1,1 +1,325 @@
-//! (under construction)
+//! The engine: the only caller of [`apply`]. It turns events into guarded writes and the store's answers into answers that
+//! never collapse.
+
+use super::{Answer, ExpiryGuard, Guard, Insert, Inserted, LeaseOp, ReadError, RequestKey, Store, Unavailable, Write};
+use crate::{
+    clock::WallClock,
+    limits,
+    run::{
+        Delta, Entry, Event, Grant, Late, LeaseChange, NewRun, Now, Policy, Rejection, RunId, Snapshot, WriteId, apply, birth,
+    },
+};
+use backon::{ExponentialBuilder, Retryable};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+use tokio::sync::broadcast;
+use tokio_util::task::TaskTracker;
+
+/// Entries that were just committed by this process: a hint for watchers, who read the journal for the truth.
+#[derive(Clone, Debug)]
+pub struct Committed {
+    /// The run.
+    pub run: RunId,
+    /// The number of its next entry.
+    pub next: u64,
+}
+
+/// Why an event was not taken, or not known to be.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum CommitError {
+    /// A rule forbids it.
+    #[error(transparent)]
+    Rejected(#[from] Rejection),
+    /// The right moved on.
+    #[error("the right to this run has moved on")]
+    Fenced,
+    /// The journal grew; the right is the same.
+    #[error("the run has changed since it was read")]
+    Moved,
+    /// No such run.
+    #[error("there is no such run")]
+    Gone,
+    /// No answer: it may have been applied.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+    /// The row does not decode.
+    #[error("{0}")]
+    Corrupt(String),
+}
+
+impl From<ReadError> for CommitError {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Unavailable(unavailable) => Self::Unavailable(unavailable),
+            ReadError::Corrupt { .. } => Self::Corrupt(error.to_string()),
+        }
+    }
+}
+
+/// A transition that is durable.
+#[derive(Clone, Debug)]
+pub struct Done {
+    /// The row now.
+    pub row: Snapshot,
+    /// What was appended; empty where the event had been taken before.
+    pub entries: Vec<Entry>,
+}
+
+/// Applies events to runs in a store.
+#[derive(Debug)]
+pub struct Engine {
+    store: Arc<dyn Store>,
+    wall: Arc<dyn WallClock>,
+    policy: Policy,
+    ttl: Duration,
+    committed: broadcast::Sender<Committed>,
+    late: TaskTracker,
+}
+
+impl Engine {
+    /// On a store, under the operator's rules.
+    pub fn new(store: Arc<dyn Store>, wall: Arc<dyn WallClock>, policy: Policy, ttl: Duration) -> Self {
+        Self { store, wall, policy, ttl, committed: broadcast::Sender::new(1024), late: TaskTracker::new() }
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// How long a lease lasts.
+    pub fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    /// What the core is told about the world.
+    pub fn now(&self) -> Now {
+        Now { wall: self.wall.now(), policy: self.policy, chance: fastrand::f64() }
+    }
+
+    /// Hints of what this process commits.
+    pub fn subscribe(&self) -> broadcast::Receiver<Committed> {
+        self.committed.subscribe()
+    }
+
+    fn announce(&self, run: RunId, next: u64) {
+        // No receiver is the usual case; a hint that nobody hears is no loss.
+        self.committed.send(Committed { run, next }).ok();
+    }
+
+    fn lease_op(&self, lease: LeaseChange) -> LeaseOp {
+        match lease {
+            LeaseChange::Keep => LeaseOp::Keep,
+            LeaseChange::Grant | LeaseChange::Extend => LeaseOp::Extend(self.ttl),
+            LeaseChange::Drop => LeaseOp::Drop,
+        }
+    }
+
+    fn entries(&self, from: u64, before: Option<&Snapshot>, delta: &Delta, write_id: WriteId, by_holder: bool) -> Vec<Entry> {
+        let lease = match delta.lease {
+            LeaseChange::Grant => delta.next.lease.as_ref(),
+            _ if by_holder => before.and_then(|row| row.lease.as_ref()),
+            _ => None,
+        };
+        let holder = lease.map(|l| l.holder.clone());
+        let at = self.wall.now();
+        (from..)
+            .zip(&delta.entries)
+            .map(|(sequence, body)| Entry {
+                sequence,
+                at,
+                epoch: delta.next.epoch,
+                holder: holder.clone(),
+                write_id,
+                body: body.clone(),
+            })
+            .collect()
+    }
+
+    /// Makes a run; with a grant it is claimed at birth. A repeat with the same id and write id is the same run.
+    ///
+    /// # Errors
+    /// No answer: repeat with the same arguments.
+    pub async fn birth(
+        &self,
+        new: NewRun,
+        grant: Option<Grant>,
+        key: Option<RequestKey>,
+        write_id: WriteId,
+    ) -> Result<(Inserted, Done), Unavailable> {
+        let id = new.id;
+        let delta = birth(new, grant, &self.now());
+        let entries = self.entries(0, None, &delta, write_id, true);
+        let insert =
+            Insert { write_id, row: delta.next.clone(), lease: self.lease_op(delta.lease), entries: entries.clone(), key };
+        let inserted = self.store.insert(insert).await?;
+        let mut row = delta.next;
+        if let (Inserted::Applied(Some(end)), Some(lease)) = (&inserted, row.lease.as_mut()) {
+            lease.expires_at = end.clone();
+        }
+        self.announce(id, row.sequence);
+        Ok((inserted, Done { row, entries }))
+    }
+
+    /// Applies events, one after the other, as one guarded write on the row as the caller knows it.
+    ///
+    /// # Errors
+    /// See [`CommitError`]; after `Unavailable` the caller may repeat with the same write id.
+    pub async fn commit(&self, row: &Snapshot, events: Vec<Event>, write_id: WriteId) -> Result<Done, CommitError> {
+        self.commit_guarded(row, events, write_id, None).await
+    }
+
+    /// The same with the extra guard of an expiry.
+    pub(crate) async fn commit_guarded(
+        &self,
+        row: &Snapshot,
+        events: Vec<Event>,
+        write_id: WriteId,
+        expiry: Option<ExpiryGuard>,
+    ) -> Result<Done, CommitError> {
+        let now = self.now();
+        let mut next = row.clone();
+        let mut lease = LeaseChange::Keep;
+        let mut entries = Vec::new();
+        for event in events {
+            let by_holder = matches!(event, Event::Holder(..));
+            let delta = apply(&next, event, &now)?;
+            if delta.lease != LeaseChange::Keep {
+                lease = delta.lease;
+            }
+            entries.extend(self.entries(next.sequence, Some(&next), &delta, write_id, by_holder));
+            next = delta.next;
+        }
+        if entries.is_empty() && lease == LeaseChange::Keep {
+            return Ok(Done { row: next, entries });
+        }
+        let guard =
+            Guard { sequence: row.sequence, epoch: row.epoch, lease_id: row.lease.as_ref().map(|l| l.lease_id), expiry };
+        let write = Write { write_id, guard, next: next.clone(), lease: self.lease_op(lease), entries: entries.clone() };
+        match self.store.write(write).await? {
+            Answer::Applied(end) => {
+                if let (Some(end), Some(lease)) = (end, next.lease.as_mut()) {
+                    lease.expires_at = end;
+                }
+                self.announce(next.id, next.sequence);
+                Ok(Done { row: next, entries })
+            }
+            Answer::Fenced => Err(CommitError::Fenced),
+            Answer::Moved => Err(CommitError::Moved),
+            Answer::Gone => Err(CommitError::Gone),
+        }
+    }
+
+    /// The row.
+    ///
+    /// # Errors
+    /// Not there, not readable, no answer.
+    pub async fn load(&self, id: RunId) -> Result<Snapshot, CommitError> {
+        self.store.load(id).await?.ok_or(CommitError::Gone)
+    }
+
+    /// Applies a foreign event to the row as it is: read, apply, write, and again where somebody else was faster. A lost answer
+    /// is looked up by the write id and never taken for either.
+    ///
+    /// # Errors
+    /// A rejection, no such run, or no answer for `patience`.
+    pub async fn change(
+        &self,
+        id: RunId,
+        write_id: WriteId,
+        patience: Duration,
+        event: impl Fn(&Snapshot) -> Event,
+    ) -> Result<Done, CommitError> {
+        let started = std::time::Instant::now();
+        // The sequence at which a write without an answer was sent: from there on its own entries are looked for.
+        let unanswered = AtomicU64::new(u64::MAX);
+        let attempt = || async {
+            let row = self.load(id).await?;
+            let sent_at = unanswered.load(Ordering::Relaxed);
+            if sent_at < row.sequence {
+                let entries = self.journal(id, sent_at).await.map_err(CommitError::from)?;
+                let own: Vec<Entry> = entries.into_iter().filter(|e| e.write_id == write_id).collect();
+                if !own.is_empty() {
+                    self.announce(id, row.sequence);
+                    return Ok(Done { row, entries: own });
+                }
+            }
+            let result = self.commit(&row, vec![event(&row)], write_id).await;
+            if let Err(CommitError::Unavailable(_)) = result {
+                unanswered.fetch_min(row.sequence, Ordering::Relaxed);
+            }
+            result
+        };
+        let policy = ExponentialBuilder::default()
+            .with_min_delay(Duration::from_millis(2))
+            .with_max_delay(Duration::from_millis(500))
+            .with_jitter()
+            .without_max_times();
+        attempt
+            .retry(policy)
+            .when(|error| {
+                let again = matches!(error, CommitError::Moved | CommitError::Fenced | CommitError::Unavailable(_));
+                again && started.elapsed() < patience
+            })
+            .await
+    }
+
+    /// Offers what a tool answered after its segment had lost the right, until the store has taken it; in the background, for as
+    /// long as this process lives. The same answer sent twice is one entry.
+    pub(crate) fn offer_late(self: &Arc<Self>, run: RunId, late: Late) {
+        let engine = Arc::clone(self);
+        let write_id = WriteId::of_content(&format!(
+            "late/{run}/{}/{}/{}/{}",
+            late.call_id, late.right.epoch, late.right.lease_id, late.answer
+        ));
+        let offer = async move {
+            let call = late.call_id.clone();
+            loop {
+                let offered = engine.change(run, write_id, Duration::from_secs(60), |_| Event::LateOutcome(late.clone())).await;
+                match offered {
+                    Ok(_) => return tracing::info!(%run, %call, "run {run}: the late outcome of call {call} is on record"),
+                    Err(CommitError::Rejected(Rejection::StillHolder)) => {
+                        // The lease has not been taken away yet; once it is, the answer counts.
+                        tokio::time::sleep(Duration::from_secs(1)).await;
+                    }
+                    Err(CommitError::Unavailable(_) | CommitError::Moved | CommitError::Fenced) => {}
+                    Err(error) => {
+                        return tracing::error!(%run, %call, "run {run}: the late outcome of call {call} was refused: {error}");
+                    }
+                }
+            }
+        };
+        self.late.spawn(offer);
+    }
+
+    /// Waits until every late outcome is on record, at most `patience`. True where none is left.
+    pub async fn late_outcomes_recorded(&self, patience: Duration) -> bool {
+        self.late.close();
+        let done = tokio::time::timeout(patience, self.late.wait()).await.is_ok();
+        self.late.reopen();
+        done
+    }
+
+    /// All entries of a run from number `from`.
+    ///
+    /// # Errors
+    /// An entry that does not decode, no answer.
+    pub async fn journal(&self, id: RunId, from: u64) -> Result<Vec<Entry>, ReadError> {
+        let mut entries = Vec::new();
+        let mut next = from;
+        loop {
+            let page = self.store.journal(id, next, limits::PAGE_MAX).await?;
+            let full = page.len() == limits::PAGE_MAX;
+            entries.extend(page);
+            next = from + entries.len() as u64;
+            if !full {
+                return Ok(entries);
+            }
+        }
+    }
+}

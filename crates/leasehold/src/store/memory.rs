@@ -1,1 +1,332 @@
-//! (under construction)
+//! The store in memory: the contract without a disk, for tests and for a run that nobody needs to find again. Every operation
+//! holds one lock from its first look to its last change, so each is a transaction. Nothing survives the value.
+
+use super::{
+    Answer, Filter, Guard, Held, Insert, Inserted, Lapsed, LeaseOp, Listed, Look, ReadError, Renewer, RequestKey, Store,
+    Unavailable, Write, shape,
+};
+use crate::{
+    clock::BootClock,
+    run::{Entry, LeaseTime, RunId, Snapshot, State, WriteId},
+};
+use async_trait::async_trait;
+use jiff::Timestamp;
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+#[derive(Debug)]
+struct Stored {
+    row: Snapshot,
+    journal: Vec<Entry>,
+}
+
+#[derive(Debug, Default)]
+struct Tables {
+    runs: BTreeMap<RunId, Stored>,
+    keys: HashMap<(String, String), (RunId, String)>,
+    workers: HashMap<String, LeaseTime>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    tables: Mutex<Tables>,
+    clock: Arc<dyn BootClock>,
+}
+
+impl Shared {
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        // A caller that panicked while it held the lock left each row whole: rows are replaced, never edited in steps.
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    fn now(&self) -> LeaseTime {
+        LeaseTime { clock: self.clock.boot_id().to_owned(), ns: self.clock.now().ns }
+    }
+    fn after(&self, ttl: Duration) -> LeaseTime {
+        let now = self.now();
+        LeaseTime { ns: now.ns.saturating_add(i64::try_from(ttl.as_nanos()).unwrap_or(i64::MAX)), ..now }
+    }
+    fn is_over(&self, end: &LeaseTime) -> bool {
+        let now = self.now();
+        end.clock == now.clock && end.ns <= now.ns
+    }
+}
+
+/// See the module. Cheap to clone the `Arc` of; two handles of one `Arc` are one store.
+#[derive(Debug)]
+pub struct MemoryStore {
+    shared: Arc<Shared>,
+}
+
+impl MemoryStore {
+    /// An empty store whose leases run on this clock.
+    pub fn new(clock: Arc<dyn BootClock>) -> Arc<Self> {
+        Arc::new(Self { shared: Arc::new(Shared { tables: Mutex::default(), clock }) })
+    }
+
+    /// A second handle on the same rows, as another process has on a file.
+    pub fn reopen(&self) -> Arc<Self> {
+        Arc::new(Self { shared: Arc::clone(&self.shared) })
+    }
+}
+
+impl Shared {
+    fn guard_holds(&self, row: &Snapshot, guard: &Guard) -> bool {
+        let lease_id = row.lease.as_ref().map(|l| l.lease_id);
+        if row.epoch != guard.epoch || lease_id != guard.lease_id || row.sequence != guard.sequence {
+            return false;
+        }
+        let Some(expiry) = &guard.expiry else { return true };
+        let Some(lease) = &row.lease else { return false };
+        let foreign = lease.expires_at.clock != self.clock.boot_id();
+        lease.expires_at == expiry.expires_at && if foreign { expiry.foreign_watched } else { self.is_over(&lease.expires_at) }
+    }
+}
+
+fn lease_end(row: &Snapshot) -> Option<LeaseTime> {
+    row.lease.as_ref().map(|l| l.expires_at.clone())
+}
+
+fn refused(why: &str) -> Unavailable {
+    Unavailable(format!("memory: the row is refused: {why}"))
+}
+
+fn has_write(stored: &Stored, write_id: WriteId) -> bool {
+    stored.journal.iter().any(|e| e.write_id == write_id)
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    async fn insert(&self, insert: Insert) -> Result<Inserted, Unavailable> {
+        shape::check_insert(&insert)?;
+        let mut tables = self.shared.tables();
+        let id = insert.row.id;
+        if let Some(stored) = tables.runs.get(&id) {
+            return if has_write(stored, insert.write_id) {
+                Ok(Inserted::Applied(lease_end(&stored.row)))
+            } else {
+                Err(refused("its run id is another run's"))
+            };
+        }
+        let key = insert.key.map(|RequestKey { scope, key, request_hash }| ((scope, key), request_hash));
+        if let Some((key, hash)) = &key
+            && let Some((run, stored_hash)) = tables.keys.get(key)
+        {
+            return Ok(if stored_hash == hash { Inserted::Existing(*run) } else { Inserted::KeyConflict(*run) });
+        }
+        let mut row = insert.row;
+        if let (LeaseOp::Extend(ttl), Some(lease)) = (insert.lease, &mut row.lease) {
+            lease.expires_at = self.shared.after(ttl);
+        }
+        shape::check_row(&row).map_err(refused)?;
+        if let Some((key, hash)) = key {
+            tables.keys.insert(key, (id, hash));
+        }
+        let end = lease_end(&row);
+        tables.runs.insert(id, Stored { row, journal: with_write_id(insert.entries, insert.write_id) });
+        Ok(Inserted::Applied(end))
+    }
+
+    async fn write(&self, write: Write) -> Result<Answer, Unavailable> {
+        shape::check_write(&write)?;
+        let mut tables = self.shared.tables();
+        let Some(stored) = tables.runs.get_mut(&write.next.id) else { return Ok(Answer::Gone) };
+        if !self.shared.guard_holds(&stored.row, &write.guard) {
+            let lease_id = stored.row.lease.as_ref().map(|l| l.lease_id);
+            return Ok(if has_write(stored, write.write_id) {
+                Answer::Applied(lease_end(&stored.row))
+            } else if stored.row.epoch != write.guard.epoch || lease_id != write.guard.lease_id {
+                Answer::Fenced
+            } else {
+                Answer::Moved
+            });
+        }
+        let mut next = write.next;
+        match write.lease {
+            LeaseOp::Keep => next.lease = stored.row.lease.clone(),
+            LeaseOp::Drop => next.lease = None,
+            LeaseOp::Extend(ttl) => {
+                if let Some(lease) = &mut next.lease {
+                    lease.expires_at = self.shared.after(ttl);
+                }
+            }
+        }
+        shape::check_row(&next).map_err(refused)?;
+        stored.row = next;
+        stored.journal.extend(with_write_id(write.entries, write.write_id));
+        Ok(Answer::Applied(lease_end(&stored.row)))
+    }
+
+    async fn load(&self, id: RunId) -> Result<Option<Snapshot>, ReadError> {
+        Ok(self.shared.tables().runs.get(&id).map(|s| s.row.clone()))
+    }
+
+    async fn journal(&self, id: RunId, from: u64, limit: usize) -> Result<Vec<Entry>, ReadError> {
+        let tables = self.shared.tables();
+        let from = usize::try_from(from).unwrap_or(usize::MAX);
+        Ok(tables
+            .runs
+            .get(&id)
+            .map(|s| s.journal.iter().skip(from).take(shape::page(limit)).cloned().collect())
+            .unwrap_or_default())
+    }
+
+    async fn list(&self, filter: &Filter, before: Option<RunId>, limit: usize) -> Result<Vec<Listed>, Unavailable> {
+        let tables = self.shared.tables();
+        let shown = |row: &Snapshot| {
+            (filter.states.is_empty() || filter.states.contains(&row.state))
+                && filter.agent.as_ref().is_none_or(|a| *a == row.agent)
+                && filter.owner.as_ref().is_none_or(|o| *o == row.owner)
+                && filter.reason.as_ref().is_none_or(|r| row.reason.is_some_and(|x| x.as_str() == r))
+                && filter.since.is_none_or(|s| row.created_at >= s)
+                && (!filter.duplicates_only || row.duplicates > 0)
+        };
+        Ok(tables
+            .runs
+            .iter()
+            .rev()
+            .filter(|(id, s)| before.is_none_or(|b| **id < b) && shown(&s.row))
+            .take(shape::page(limit))
+            .map(|(_, s)| listed(&s.row))
+            .collect())
+    }
+
+    async fn due(&self, agents: &[String], now: Timestamp, limit: usize) -> Result<Vec<RunId>, Unavailable> {
+        let tables = self.shared.tables();
+        let mut due: Vec<_> = tables
+            .runs
+            .values()
+            .map(|s| &s.row)
+            .filter(|r| r.state == State::Queued && r.due_at <= now && agents.contains(&r.agent))
+            .map(|r| (Reverse(r.priority), r.due_at, r.id))
+            .collect();
+        due.sort();
+        Ok(due.into_iter().take(shape::page(limit)).map(|(_, _, id)| id).collect())
+    }
+
+    async fn next_due(&self, agents: &[String]) -> Result<Option<Timestamp>, Unavailable> {
+        let tables = self.shared.tables();
+        let queued = tables.runs.values().map(|s| &s.row).filter(|r| r.state == State::Queued && agents.contains(&r.agent));
+        Ok(queued.map(|r| r.due_at).min())
+    }
+
+    async fn lapsed(&self, after: Option<RunId>, limit: usize) -> Result<Vec<Lapsed>, Unavailable> {
+        let tables = self.shared.tables();
+        Ok(tables
+            .runs
+            .values()
+            .filter(|s| after.is_none_or(|a| s.row.id > a))
+            .filter_map(|s| s.row.lease.as_ref().map(|lease| (&s.row, lease)))
+            .filter_map(|(row, lease)| {
+                let foreign = lease.expires_at.clock != self.shared.clock.boot_id();
+                (foreign || self.shared.is_over(&lease.expires_at)).then(|| Lapsed {
+                    id: row.id,
+                    epoch: row.epoch,
+                    lease_id: lease.lease_id,
+                    expires_at: lease.expires_at.clone(),
+                    foreign,
+                })
+            })
+            .take(shape::page(limit))
+            .collect())
+    }
+
+    async fn overdue(&self, now: Timestamp, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>, Unavailable> {
+        let tables = self.shared.tables();
+        let passed = |row: &Snapshot| row.turn.as_ref().and_then(|t| t.deadline).is_some_and(|d| d <= now);
+        Ok(tables
+            .runs
+            .values()
+            .map(|s| &s.row)
+            .filter(|r| r.state.is_waiting() && after.is_none_or(|a| r.id > a) && passed(r))
+            .take(shape::page(limit))
+            .map(|r| r.id)
+            .collect())
+    }
+
+    async fn find(&self, suffix: &str) -> Result<Vec<RunId>, Unavailable> {
+        let Some(suffix) = shape::id_suffix(suffix) else { return Ok(Vec::new()) };
+        let tables = self.shared.tables();
+        Ok(tables.runs.keys().rev().filter(|id| id.0.simple().to_string().ends_with(&suffix)).take(2).copied().collect())
+    }
+
+    async fn announce(&self, worker: &str, ttl: Duration, executes: bool) -> Result<(), Unavailable> {
+        let mut tables = self.shared.tables();
+        if executes {
+            tables.workers.insert(worker.to_owned(), self.shared.after(ttl));
+        } else {
+            tables.workers.remove(worker);
+        }
+        Ok(())
+    }
+
+    async fn workers_alive(&self) -> Result<usize, Unavailable> {
+        let now = self.shared.now();
+        Ok(self.shared.tables().workers.values().filter(|end| end.clock == now.clock && end.ns > now.ns).count())
+    }
+
+    fn renewer(&self) -> Result<Box<dyn Renewer>, Unavailable> {
+        Ok(Box::new(MemoryRenewer { shared: Arc::clone(&self.shared) }))
+    }
+
+    fn describe(&self) -> String {
+        "memory".into()
+    }
+}
+
+/// An entry is of the write that appended it, whatever its maker put there: re-sends are recognised by it.
+fn with_write_id(entries: Vec<Entry>, write_id: WriteId) -> Vec<Entry> {
+    entries.into_iter().map(|e| Entry { write_id, ..e }).collect()
+}
+
+fn listed(row: &Snapshot) -> Listed {
+    Listed {
+        id: row.id,
+        agent: row.agent.clone(),
+        owner: row.owner.clone(),
+        state: row.state.as_str().to_owned(),
+        reason: row.reason.map(|r| r.as_str().to_owned()),
+        epoch: row.epoch,
+        holder: row.lease.as_ref().map(|l| l.holder.clone()),
+        fence_tool: row.fence.as_ref().map(|f| f.tool.clone()),
+        cancel_requested: row.cancel_requested,
+        duplicates: row.duplicates,
+        created_at: row.created_at,
+        since: row.since,
+    }
+}
+
+struct MemoryRenewer {
+    shared: Arc<Shared>,
+}
+
+impl MemoryRenewer {
+    fn each(&self, held: &[Held], ttl: Option<Duration>) -> Vec<Look> {
+        let mut tables = self.shared.tables();
+        let mut looks = Vec::with_capacity(held.len());
+        for right in held {
+            let Some(stored) = tables.runs.get_mut(&right.id) else { continue };
+            let row = &mut stored.row;
+            let epoch_is_right = row.epoch == right.epoch;
+            let lease = row.lease.as_mut().filter(|l| epoch_is_right && l.lease_id == right.lease_id);
+            let still_held = lease.is_some();
+            if let (Some(lease), Some(ttl)) = (lease, ttl) {
+                lease.expires_at = self.shared.after(ttl);
+            }
+            looks.push(Look { id: right.id, held: still_held, sequence: row.sequence, cancel_requested: row.cancel_requested });
+        }
+        looks
+    }
+}
+
+impl Renewer for MemoryRenewer {
+    fn renew(&mut self, held: &[Held], ttl: Duration) -> Result<Vec<Look>, Unavailable> {
+        Ok(self.each(held, Some(ttl)))
+    }
+    fn look(&mut self, held: &[Held]) -> Result<Vec<Look>, Unavailable> {
+        Ok(self.each(held, None))
+    }
+}

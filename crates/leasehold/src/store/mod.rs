@@ -17,6 +17,7 @@
 
 pub mod engine;
 pub mod memory;
+mod shape;
 pub mod sqlite;
 
 use crate::run::{Entry, LeaseId, LeaseTime, RunId, Snapshot, State, WriteId};

@@ -1,7 +1,16 @@
-//! Segments: the only place where a run is executed.
+//! Segments: the only place where a run is executed. Every segment holds a lease.
 
+pub(crate) mod heartbeat;
 pub(crate) mod permit;
+pub mod pool;
+pub(crate) mod probe;
+pub(crate) mod reaper;
+pub(crate) mod segment;
 pub(crate) mod trust;
 
+pub use heartbeat::{Heartbeat, Signal};
 pub use permit::{NotHeld, WritePermit};
+pub use probe::{Point, Probe};
+pub use reaper::{Reaper, Swept};
+pub use segment::{Segment, SegmentError};
 pub use trust::TrustWindow;

@@ -1,1 +1,264 @@
-//! (under construction)
+//! HTTP tools, declared by the operator.
+//!
+//! Guarantees: one call is at most one request of a write on the wire - no retry, no redirect, no connection from a pool, no
+//! proxy from the environment; a write carries its idempotency key, run and epoch; what its answer means is decided
+//! exactly as the protocol says, and everything in doubt is unknown. The arguments never decide where a
+//! request goes.
+
+mod answer;
+mod config;
+mod last_check;
+mod send;
+mod template;
+#[cfg(test)]
+mod tests;
+pub mod units;
+
+pub use config::{
+    BodyKind, ConfiguredApproval, ConfiguredEffect, HeaderSource, HttpToolConfig, HttpToolError, IgnoredVerify, Outcomes,
+};
+
+use super::{Approval, Arguments, ReadAnswer, ReadTool, Tool, ToolSpec, WriteAnswer, WriteEffect, WritePermit, WriteTool};
+use crate::run::{Effect, canonical_hash};
+use answer::{Meaning, Statuses};
+use async_trait::async_trait;
+use last_check::TRUST;
+use reqwest::{
+    Method,
+    header::{HeaderMap, HeaderName, HeaderValue},
+};
+use send::{Caller, Failure};
+use serde_json::{Value, json};
+use std::{sync::Arc, time::Duration};
+use template::UrlTemplate;
+
+const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+const RESPONSE_BYTES_DEFAULT: usize = 1024 * 1024;
+/// The write's own headers, which no configuration replaces.
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+const RUN: &str = "leasehold-run";
+const FENCING_TOKEN: &str = "leasehold-fencing-token";
+/// Headers that the client writes itself, because they frame the request.
+const FRAMING: [&str; 5] = ["host", "content-length", "transfer-encoding", "connection", "accept-encoding"];
+
+/// Builds tools from configuration.
+#[derive(Debug)]
+pub struct HttpTool;
+
+impl HttpTool {
+    /// The tool, with headers from this process's environment.
+    ///
+    /// # Errors
+    /// The key that is wrong and the mend.
+    pub fn build(config: HttpToolConfig) -> Result<Tool, HttpToolError> {
+        Self::build_with_env(config, |name| std::env::var(name).ok())
+    }
+
+    /// The tool, with headers from the given environment.
+    ///
+    /// # Errors
+    /// The key that is wrong and the mend.
+    pub fn build_with_env(config: HttpToolConfig, env: impl Fn(&str) -> Option<String>) -> Result<Tool, HttpToolError> {
+        let name = config.name.clone();
+        let wrong = |key: &str, why: String| HttpToolError { tool: name.clone(), key: key.to_owned(), why };
+        if config.verify.is_some() {
+            return Err(wrong("verify", "is not supported yet: remove it; a doubt is then resolved by a person".into()));
+        }
+        let effect = Effect::from(config.effect);
+        let is_read = effect == Effect::ReadOnly;
+        if is_read && config.approval == Some(ConfiguredApproval::Required) {
+            return Err(wrong(
+                "approval",
+                "a read_only tool waits for nobody: remove `approval`, or declare its write effect".into(),
+            ));
+        }
+        if is_read && !config.outcomes.is_empty() {
+            return Err(wrong("outcomes", "belongs to a write; the effect is read_only".into()));
+        }
+        let method = match config.method.as_str() {
+            "GET" => Method::GET,
+            "HEAD" => Method::HEAD,
+            "POST" => Method::POST,
+            "PUT" => Method::PUT,
+            "PATCH" => Method::PATCH,
+            "DELETE" => Method::DELETE,
+            other => return Err(wrong("method", format!("`{other}` is none of GET, HEAD, POST, PUT, PATCH, DELETE"))),
+        };
+        let url = UrlTemplate::parse(&config.url).map_err(|why| wrong("url", why))?;
+        let parameters =
+            config.parameters.unwrap_or_else(|| json!({ "type": "object", "properties": {}, "additionalProperties": false }));
+        check_placeholders(&url, &parameters).map_err(|why| wrong("url", why))?;
+        let headers = headers(&config.headers, env).map_err(|(header, why)| wrong(&format!("headers.{header}"), why))?;
+        let statuses = Statuses::moved_by(&config.outcomes).map_err(|why| wrong("outcomes", why))?;
+        let timeout = config.timeout.unwrap_or(TIMEOUT_DEFAULT);
+        let query = config.url.split_once('?').map_or(String::new(), |(_, query)| format!("?#{:.8}", canonical_hash(&query)));
+        let spec = ToolSpec {
+            name: config.name.clone(),
+            description: config.description,
+            parameters,
+            source: "http".into(),
+            endpoint: format!("{method} {}{query}", url.shown()),
+            timeout,
+        };
+        let caller = Caller::new(
+            method,
+            url,
+            headers,
+            config.body,
+            timeout,
+            config.max_response.unwrap_or(RESPONSE_BYTES_DEFAULT),
+            is_read,
+        )
+        .map_err(|why| wrong("url", why))?;
+        let write_effect = match effect {
+            Effect::ReadOnly => return Ok(Tool::Read(Arc::new(HttpRead { spec, caller }))),
+            Effect::IdempotentWrite => WriteEffect::Idempotent,
+            _ => WriteEffect::NonIdempotent,
+        };
+        let approval = config.approval.map_or(Approval::Required, Approval::from);
+        Ok(Tool::Write(Arc::new(HttpWrite { spec, caller, write_effect, statuses }), approval))
+    }
+}
+
+/// Each placeholder is a declared, required argument that has a text.
+fn check_placeholders(url: &UrlTemplate, parameters: &Value) -> Result<(), String> {
+    for name in url.placeholders() {
+        let Some(property) = parameters.get("properties").and_then(|p| p.get(name)) else {
+            return Err(format!("the placeholder `{{{name}}}` is not in `parameters.properties`"));
+        };
+        let is_required =
+            parameters.get("required").and_then(Value::as_array).is_some_and(|r| r.iter().any(|r| r.as_str() == Some(name)));
+        if !is_required {
+            return Err(format!("the placeholder `{{{name}}}` is not in `parameters.required`: add it"));
+        }
+        if let Some(kind) = property.get("type").and_then(Value::as_str)
+            && !matches!(kind, "string" | "number" | "integer" | "boolean")
+        {
+            return Err(format!(
+                "the placeholder `{{{name}}}` is of type {kind}: only strings, numbers and booleans go into a URL"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn headers(
+    configured: &std::collections::BTreeMap<String, HeaderSource>,
+    env: impl Fn(&str) -> Option<String>,
+) -> Result<HeaderMap, (String, String)> {
+    let mut headers = HeaderMap::new();
+    for (name, source) in configured {
+        let wrong = |why: String| (name.clone(), why);
+        let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong("is not a header name".into()))?;
+        if matches!(header.as_str(), IDEMPOTENCY_KEY | RUN | FENCING_TOKEN) {
+            return Err(wrong("is sent by leasehold with each write and cannot be replaced: remove it".into()));
+        }
+        if FRAMING.contains(&header.as_str()) {
+            return Err(wrong("is written by the HTTP client itself: remove it".into()));
+        }
+        let text = match source {
+            HeaderSource::Text(text) => text.clone(),
+            HeaderSource::Env { env: variable, prefix } => {
+                let value = env(variable).ok_or_else(|| wrong(format!("the environment variable {variable} is not set")))?;
+                format!("{prefix}{value}")
+            }
+        };
+        let mut value =
+            HeaderValue::from_str(&text).map_err(|_| wrong("its value contains a line break or a control character".into()))?;
+        value.set_sensitive(true);
+        if headers.insert(header, value).is_some() {
+            return Err(wrong("is there twice, in different case".into()));
+        }
+    }
+    Ok(headers)
+}
+
+struct HttpRead {
+    spec: ToolSpec,
+    caller: Caller,
+}
+
+#[async_trait]
+impl ReadTool for HttpRead {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+    async fn call(&self, arguments: &Arguments) -> ReadAnswer {
+        let request = match self.caller.request(arguments, &HeaderMap::new()) {
+            Ok(request) => request,
+            Err(why) => return ReadAnswer::error(why),
+        };
+        match self.caller.send(request).await {
+            Err(failure) => ReadAnswer::error(failure.why()),
+            Ok(reply) => match (reply.status, reply.body.into_value(reply.status)) {
+                (status, Ok(body)) if status.is_success() => ReadAnswer::ok(body),
+                (status, Ok(body)) => ReadAnswer { result: error_result(status.as_u16(), body), is_error: true },
+                (status, Err(why)) => ReadAnswer::error(format!("HTTP {}: {why}", status.as_u16())),
+            },
+        }
+    }
+}
+
+struct HttpWrite {
+    spec: ToolSpec,
+    caller: Caller,
+    write_effect: WriteEffect,
+    statuses: Statuses,
+}
+
+#[async_trait]
+impl WriteTool for HttpWrite {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+    fn write_effect(&self) -> WriteEffect {
+        self.write_effect
+    }
+    async fn call(&self, permit: WritePermit, arguments: &Arguments) -> WriteAnswer {
+        let headers = match own_headers(&permit) {
+            Ok(headers) => headers,
+            Err(why) => return WriteAnswer::NotApplied { why },
+        };
+        let request = match self.caller.request(arguments, &headers) {
+            Ok(request) => request,
+            Err(why) => return WriteAnswer::NotApplied { why: format!("nothing was sent: {why}") },
+        };
+        // Again when the connection stands: see `last_check`.
+        if let Err(not_held) = permit.check() {
+            return WriteAnswer::NotStarted { why: not_held.to_string() };
+        }
+        let reply = match TRUST.scope(permit.trust.clone(), self.caller.send(request)).await {
+            Ok(reply) => reply,
+            Err(Failure::NotHeld(why)) => return WriteAnswer::NotStarted { why },
+            Err(failure @ Failure::NoConnection(_)) => return WriteAnswer::NotApplied { why: failure.why() },
+            Err(failure) => return WriteAnswer::Unknown { why: failure.why() },
+        };
+        let status = reply.status.as_u16();
+        match self.statuses.meaning(status) {
+            Meaning::Unknown => WriteAnswer::Unknown { why: format!("the far side answered HTTP {status}") },
+            Meaning::NotApplied => WriteAnswer::NotApplied { why: format!("the far side answered HTTP {status}") },
+            Meaning::Done => match reply.body.into_value(reply.status) {
+                Err(why) => WriteAnswer::Unknown { why: format!("the far side answered HTTP {status}, and {why}") },
+                Ok(body) if status >= 400 => WriteAnswer::Done { result: error_result(status, body), is_error: true },
+                Ok(body) => WriteAnswer::done(body),
+            },
+        }
+    }
+}
+
+fn error_result(status: u16, body: Value) -> Value {
+    json!({ "status": status, "body": body })
+}
+
+fn own_headers(permit: &WritePermit) -> Result<HeaderMap, String> {
+    let mut headers = HeaderMap::new();
+    for (name, text) in [
+        (IDEMPOTENCY_KEY, permit.idempotency_key().to_owned()),
+        (RUN, permit.run().to_string()),
+        (FENCING_TOKEN, permit.fencing_token().to_string()),
+    ] {
+        let value = HeaderValue::try_from(text).map_err(|_| format!("the value of {name} cannot be sent"))?;
+        headers.insert(HeaderName::from_static(name), value);
+    }
+    Ok(headers)
+}

@@ -2,6 +2,7 @@
 //! at any time; a [`WriteTool`] takes a [`WritePermit`] by value, and only a segment that holds a lease makes one.
 
 pub mod http;
+pub mod rust;
 pub mod site;
 
 use crate::run::{Effect, ToolIdentity};

@@ -1,1 +1,298 @@
-//! (under construction)
+//! The embedded store: one SQLite file, shared by every process of one machine. It promises what [`Store`] asks for, durably: a
+//! commit is on the disk (write-ahead log, `synchronous = FULL`) before its caller hears of it.
+//!
+//! One writer thread per store, a few readers, one connection per renewer. All SQL is in `sql/`, one statement a file, and no rule
+//! of the protocol is in any: the constraints of the schema mirror them, so that no program can store a row that no transition makes.
+//! Leases run on the machine's boot-time clock, named by its boot id (see the lease section of the protocol).
+
+mod busy;
+mod change;
+mod open;
+mod readers;
+mod renewer;
+mod row;
+mod turns;
+mod writer;
+
+pub use open::OpenError;
+
+use self::{
+    busy::patiently,
+    change::{Change, Content, Reply, now},
+    readers::Readers,
+    renewer::SqliteRenewer,
+    row::Damaged,
+    turns::Turns,
+    writer::Writer,
+};
+use super::{Answer, Filter, Insert, Inserted, Lapsed, Listed, ReadError, Renewer, Store, Unavailable, Write, shape};
+use crate::{
+    clock::BootClock,
+    run::{Entry, LeaseTime, RunId, Snapshot, State},
+};
+use async_trait::async_trait;
+use jiff::Timestamp;
+use rusqlite::{Connection, OptionalExtension as _, Row, ToSql, named_params};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+/// See the module.
+#[derive(Debug)]
+pub struct SqliteStore {
+    path: PathBuf,
+    place: Arc<str>,
+    clock: Arc<dyn BootClock>,
+    turns: Arc<Turns>,
+    writer: Writer,
+    readers: Readers,
+}
+
+impl SqliteStore {
+    /// Opens the file, creates it where there is none, and brings its schema to this version. Blocks while another process does
+    /// the same.
+    ///
+    /// # Errors
+    /// The file cannot be used; the error says what helps.
+    pub fn open(path: impl AsRef<Path>, clock: Arc<dyn BootClock>) -> Result<Arc<Self>, OpenError> {
+        let path = path.as_ref().to_path_buf();
+        let connection = open::prepare(&path)?;
+        let place: Arc<str> = path.display().to_string().into();
+        let turns = Arc::new(Turns::default());
+        let writer = Writer::start(connection, Arc::clone(&clock), Arc::clone(&turns), Arc::clone(&place))
+            .map_err(|e| OpenError::Failed { path: path.clone(), why: e.to_string() })?;
+        let readers = Readers::new(path.clone());
+        Ok(Arc::new(Self { path, place, clock, turns, writer, readers }))
+    }
+
+    fn unexpected(&self) -> Unavailable {
+        Unavailable(format!("{}: the writer answered another question", self.place))
+    }
+
+    /// Runs one statement that gives run ids.
+    async fn ids(
+        &self,
+        sql: &'static str,
+        params: Vec<(&'static str, Box<dyn ToSql + Send>)>,
+    ) -> Result<Vec<RunId>, Unavailable> {
+        self.readers.read(move |c| rows(c, sql, &borrow(&params), row::run_id)).await
+    }
+}
+
+fn borrow<'a>(params: &'a [(&'static str, Box<dyn ToSql + Send>)]) -> Vec<(&'static str, &'a dyn ToSql)> {
+    params.iter().map(|(name, value)| (*name, &**value as &dyn ToSql)).collect()
+}
+
+/// Every row that `read` makes something of.
+fn rows<T>(
+    connection: &Connection,
+    sql: &str,
+    params: &[(&str, &dyn ToSql)],
+    read: impl Fn(&Row<'_>) -> rusqlite::Result<Option<T>>,
+) -> rusqlite::Result<Vec<T>> {
+    let mut statement = connection.prepare_cached(sql)?;
+    statement.query_map(params, |row| read(row))?.filter_map(Result::transpose).collect()
+}
+
+fn encode(entries: &[Entry]) -> Vec<Vec<u8>> {
+    entries.iter().map(|e| e.body.encode()).collect()
+}
+
+fn json(items: impl IntoIterator<Item = impl Into<serde_json::Value>>) -> String {
+    serde_json::Value::from_iter(items).to_string()
+}
+
+/// The waiting and the dead are asked for all the time and have an index; it serves only filters within it.
+fn wants_attention(states: &[State]) -> bool {
+    !states.is_empty() && states.iter().all(|s| s.is_waiting() || *s == State::Dead)
+}
+
+fn limited(limit: usize) -> i64 {
+    // A page fits any integer.
+    i64::try_from(shape::page(limit)).unwrap_or(0)
+}
+
+/// Text below which no id is, and above which none is.
+fn after_or_first(id: Option<RunId>) -> String {
+    id.map(|id| id.to_string()).unwrap_or_default()
+}
+fn before_or_last(id: Option<RunId>) -> String {
+    id.map_or_else(|| "g".into(), |id| id.to_string())
+}
+
+fn corrupt(run: RunId, Damaged(why): Damaged) -> ReadError {
+    ReadError::Corrupt { run, why }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    async fn insert(&self, insert: Insert) -> Result<Inserted, Unavailable> {
+        shape::check_insert(&insert)?;
+        let content = Content { turn: row::encode_turn(insert.row.turn.as_ref()), payloads: encode(&insert.entries) };
+        match self.writer.send(Change::Insert { insert: Box::new(insert), content }).await? {
+            Reply::Inserted(inserted) => Ok(inserted),
+            Reply::Refused(why) => Err(why),
+            Reply::Answered(_) | Reply::Announced => Err(self.unexpected()),
+        }
+    }
+
+    async fn write(&self, write: Write) -> Result<Answer, Unavailable> {
+        shape::check_write(&write)?;
+        let content = Content { turn: row::encode_turn(write.next.turn.as_ref()), payloads: encode(&write.entries) };
+        match self.writer.send(Change::Write { write: Box::new(write), content }).await? {
+            Reply::Answered(answer) => Ok(answer),
+            Reply::Refused(why) => Err(why),
+            Reply::Inserted(_) | Reply::Announced => Err(self.unexpected()),
+        }
+    }
+
+    async fn load(&self, id: RunId) -> Result<Option<Snapshot>, ReadError> {
+        let found = self
+            .readers
+            .read(move |c| {
+                c.prepare_cached(include_str!("sql/load.sql"))?
+                    .query_row(named_params! { ":id": id.to_string() }, |row| Ok(row::snapshot(row)))
+                    .optional()
+            })
+            .await?;
+        found.transpose().map_err(|e| corrupt(id, e))
+    }
+
+    async fn journal(&self, id: RunId, from: u64, limit: usize) -> Result<Vec<Entry>, ReadError> {
+        let entries = self
+            .readers
+            .read(move |c| {
+                let id = id.to_string();
+                let (from, limit) = (row::total(from), limited(limit));
+                let params = named_params! { ":id": id, ":from": from, ":limit": limit };
+                rows(c, include_str!("sql/journal.sql"), params, |row| Ok(Some(row::entry(row))))
+            })
+            .await?;
+        entries.into_iter().collect::<Result<_, _>>().map_err(|e| corrupt(id, e))
+    }
+
+    async fn list(&self, filter: &Filter, before: Option<RunId>, limit: usize) -> Result<Vec<Listed>, Unavailable> {
+        let filter = filter.clone();
+        let sql =
+            if wants_attention(&filter.states) { include_str!("sql/list_attention.sql") } else { include_str!("sql/list.sql") };
+        self.readers
+            .read(move |c| {
+                let states = (!filter.states.is_empty()).then(|| json(filter.states.iter().map(|s| s.as_str())));
+                let params = named_params! {
+                    ":states": states,
+                    ":agent": filter.agent,
+                    ":owner": filter.owner,
+                    ":reason": filter.reason,
+                    ":since_ms": filter.since.map(Timestamp::as_millisecond),
+                    ":duplicates_only": filter.duplicates_only,
+                    ":before": before_or_last(before),
+                    ":limit": limited(limit),
+                };
+                rows(c, sql, params, row::listed)
+            })
+            .await
+    }
+
+    async fn due(&self, agents: &[String], now: Timestamp, limit: usize) -> Result<Vec<RunId>, Unavailable> {
+        let agents = json(agents.iter().map(String::as_str));
+        self.ids(
+            include_str!("sql/due.sql"),
+            vec![
+                (":agents", Box::new(agents)),
+                (":now_ms", Box::new(now.as_millisecond())),
+                (":limit", Box::new(limited(limit))),
+            ],
+        )
+        .await
+    }
+
+    async fn next_due(&self, agents: &[String]) -> Result<Option<Timestamp>, Unavailable> {
+        let agents = json(agents.iter().map(String::as_str));
+        let ms: Option<i64> = self
+            .readers
+            .read(move |c| {
+                c.prepare_cached(include_str!("sql/next_due.sql"))?
+                    .query_row(named_params! { ":agents": agents }, |row| row.get(0))
+            })
+            .await?;
+        Ok(ms.map(row::shown_time))
+    }
+
+    async fn lapsed(&self, after: Option<RunId>, limit: usize) -> Result<Vec<Lapsed>, Unavailable> {
+        let now = now(&*self.clock);
+        self.readers
+            .read(move |c| {
+                let params = named_params! {
+                    ":clock": now.clock,
+                    ":now_ns": now.ns,
+                    ":after": after_or_first(after),
+                    ":limit": limited(limit),
+                };
+                rows(c, include_str!("sql/lapsed.sql"), params, |row| {
+                    let Some(id) = row::run_id(row)? else { return Ok(None) };
+                    let Ok(lease_id) = row.get::<_, String>("lease_id")?.parse() else {
+                        tracing::warn!(run = %id, "run {id}: its lease id does not decode; the row is passed over");
+                        return Ok(None);
+                    };
+                    let expires_at = LeaseTime { clock: row.get("lease_clock")?, ns: row.get("lease_expires_ns")? };
+                    let foreign = expires_at.clock != now.clock;
+                    Ok(Some(Lapsed { id, epoch: row::shown_count(row.get("epoch")?), lease_id, expires_at, foreign }))
+                })
+            })
+            .await
+    }
+
+    async fn overdue(&self, now: Timestamp, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>, Unavailable> {
+        self.ids(
+            include_str!("sql/overdue.sql"),
+            vec![
+                (":now_ms", Box::new(now.as_millisecond())),
+                (":after", Box::new(after_or_first(after))),
+                (":limit", Box::new(limited(limit))),
+            ],
+        )
+        .await
+    }
+
+    async fn find(&self, suffix: &str) -> Result<Vec<RunId>, Unavailable> {
+        let Some(suffix) = shape::id_suffix(suffix) else { return Ok(Vec::new()) };
+        self.ids(include_str!("sql/find.sql"), vec![(":suffix", Box::new(suffix))]).await
+    }
+
+    async fn announce(&self, worker: &str, ttl: Duration, executes: bool) -> Result<(), Unavailable> {
+        match self.writer.send(Change::Announce { worker: worker.to_owned(), ttl, executes }).await? {
+            Reply::Announced => Ok(()),
+            Reply::Refused(why) => Err(why),
+            Reply::Inserted(_) | Reply::Answered(_) => Err(self.unexpected()),
+        }
+    }
+
+    async fn workers_alive(&self) -> Result<usize, Unavailable> {
+        let now = now(&*self.clock);
+        let alive: u32 = self
+            .readers
+            .read(move |c| {
+                c.prepare_cached(include_str!("sql/workers_alive.sql"))?
+                    .query_row(named_params! { ":clock": now.clock, ":now_ns": now.ns }, |row| row.get(0))
+            })
+            .await?;
+        Ok(usize::try_from(alive).unwrap_or(usize::MAX))
+    }
+
+    fn renewer(&self) -> Result<Box<dyn Renewer>, Unavailable> {
+        let connection =
+            patiently(|| open::connect(&self.path, false)).map_err(|e| Unavailable(format!("{}: {e}", self.place)))?;
+        Ok(Box::new(SqliteRenewer {
+            connection,
+            clock: Arc::clone(&self.clock),
+            turns: Arc::clone(&self.turns),
+            place: Arc::clone(&self.place),
+        }))
+    }
+
+    fn describe(&self) -> String {
+        self.place.to_string()
+    }
+}

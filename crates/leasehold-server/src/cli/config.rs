@@ -1,0 +1,264 @@
+//! `leasehold config`: what is in effect and where it came from. Of a secret only whether it is set is known here.
+
+use super::{Context, Exit, Outcome, context::env};
+use crate::{
+    config::{
+        Config, ModelKind,
+        effective::Setting,
+        file::{Period, period_text},
+    },
+    terminal::{self, Look, Screen, span},
+};
+use leasehold::{agent::tool::http::HeaderSource, run::Effect, run::OnExpiry};
+use serde_json::{Map, Value, json};
+
+/// Prints it.
+pub(crate) fn config(context: &Context) -> Outcome {
+    let sections = sections(&context.config);
+    if context.json {
+        terminal::print_json(&as_json(&context.config, &sections))?;
+        return Ok(Exit::Done);
+    }
+    let mut screen = Screen::stdout();
+    match &context.config.file {
+        Some(file) => screen.styled(Look::Faint, format!("# from {}", file.display())),
+        None => screen.styled(Look::Faint, "# no configuration file: defaults"),
+    };
+    for section in &sections {
+        screen
+            .gap()
+            .styled(Look::Strong, if section.many { format!("[[{}]]", section.name) } else { format!("[{}]", section.name) });
+        for Line { key, value, note } in &section.lines {
+            let text = format!("{key} = {}", toml_text(value));
+            screen.spans(&[span(Look::Plain, format!("{text:<44}")), span(Look::Faint, format!("  # {note}"))]);
+        }
+    }
+    screen.print()?;
+    Ok(Exit::Done)
+}
+
+struct Section {
+    name: &'static str,
+    many: bool,
+    lines: Vec<Line>,
+}
+
+struct Line {
+    key: String,
+    value: Value,
+    note: String,
+}
+
+fn line(key: &str, value: impl Into<Value>, note: impl ToString) -> Line {
+    Line { key: key.into(), value: value.into(), note: note.to_string() }
+}
+
+fn setting<T>(key: &str, setting: &Setting<T>, value: impl FnOnce(&T) -> Value) -> Line {
+    line(key, value(&setting.value), &setting.origin)
+}
+
+fn period(value: &Period) -> Value {
+    period_text(value.0).into()
+}
+
+/// A value as it is written in the file.
+fn toml_text(value: &Value) -> String {
+    match value {
+        Value::Array(items) => format!("[{}]", items.iter().map(toml_text).collect::<Vec<_>>().join(", ")),
+        Value::Object(map) => {
+            let fields: Vec<String> =
+                map.iter().map(|(key, value)| format!("{} = {}", toml_key(key), toml_text(value))).collect();
+            format!("{{ {} }}", fields.join(", "))
+        }
+        other => other.to_string(),
+    }
+}
+
+fn toml_key(key: &str) -> String {
+    let bare = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
+    if bare { key.to_owned() } else { Value::from(key).to_string() }
+}
+
+/// Whether a secret is there; never what it is.
+fn is_set(variable: &str) -> &'static str {
+    if env(variable).is_some_and(|value| !value.is_empty()) { "set" } else { "not set" }
+}
+
+fn sections(config: &Config) -> Vec<Section> {
+    let lease = &config.lease;
+    let mut sections = vec![
+        Section {
+            name: "store",
+            many: false,
+            lines: vec![setting("url", &config.store, |path| format!("sqlite:{}", path.display()).into())],
+        },
+        Section {
+            name: "server",
+            many: false,
+            lines: vec![
+                setting("listen", &config.listen, |v| v.to_string().into()),
+                setting("execute", &config.execute, |v| (*v).into()),
+            ],
+        },
+        Section { name: "worker", many: false, lines: vec![setting("concurrency", &config.concurrency, |v| (*v).into())] },
+        Section {
+            name: "lease",
+            many: false,
+            lines: vec![
+                setting("ttl", &lease.ttl, period),
+                setting("sweep_interval", &lease.sweep_interval, period),
+                setting("max_requeues", &lease.max_requeues, |v| (*v).into()),
+                setting("backoff.initial", &lease.backoff_initial, period),
+                setting("backoff.factor", &lease.backoff_factor, |v| (*v).into()),
+                setting("backoff.max", &lease.backoff_max, period),
+                setting("backoff.jitter", &lease.backoff_jitter, |v| (*v).into()),
+            ],
+        },
+        Section {
+            name: "auth",
+            many: false,
+            lines: vec![line(
+                "admin_token_env",
+                config.admin_token_env.value.clone(),
+                format!("{}; {}", config.admin_token_env.origin, is_set(&config.admin_token_env.value)),
+            )],
+        },
+    ];
+    sections.extend(config.models.iter().map(model));
+    sections.extend(config.agents.iter().map(agent));
+    sections.extend(config.site.iter().map(site));
+    sections.extend(config.http.iter().map(http));
+    sections
+}
+
+fn model(model: &crate::config::Model) -> Section {
+    let origin = &model.origin;
+    let mut lines = vec![line("name", model.name.clone(), origin)];
+    match &model.kind {
+        ModelKind::Scripted { script } => {
+            lines.push(line("provider", "scripted", origin));
+            let (value, note) = match script {
+                Some(path) => (path.display().to_string(), origin.to_string()),
+                None => ("(built in)".into(), "plays a fixed script".into()),
+            };
+            lines.push(line("script", value, note));
+        }
+        ModelKind::Provider { provider, model, base_url, api_key_env, timeout, stream } => {
+            lines.push(line("provider", provider.clone(), origin));
+            lines.push(line("model", model.clone(), origin));
+            if let Some(url) = base_url {
+                lines.push(line("base_url", without_secrets(url), origin));
+            }
+            if let Some(variable) = api_key_env {
+                lines.push(line("api_key_env", variable.clone(), is_set(variable)));
+            }
+            lines.push(line("timeout", period_text(*timeout), origin));
+            lines.push(line("stream", *stream, origin));
+        }
+    }
+    if let Some(price) = model.price {
+        lines.push(line(
+            "price",
+            json!({ "input": price.input, "output": price.output, "cached": price.cached }),
+            "US dollars per million tokens",
+        ));
+    }
+    Section { name: "model", many: true, lines }
+}
+
+/// A URL without its user, password and query.
+fn without_secrets(url: &str) -> String {
+    let url = url.split(['?', '#']).next().unwrap_or(url);
+    match url.split_once("://") {
+        Some((scheme, rest)) => {
+            let (host, path) = rest.split_once('/').map_or((rest, None), |(host, path)| (host, Some(path)));
+            let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+            path.map_or_else(|| format!("{scheme}://{host}"), |path| format!("{scheme}://{host}/{path}"))
+        }
+        None => url.to_owned(),
+    }
+}
+
+fn agent(agent: &crate::config::Agent) -> Section {
+    let origin = &agent.origin;
+    let lines = vec![
+        line("name", agent.name.clone(), origin),
+        line("model", agent.model.clone(), origin),
+        line("system", agent.system.clone(), origin),
+        line("tools", agent.tools.clone(), origin),
+        line("max_rounds", agent.max_rounds, origin),
+        line("concurrency", agent.concurrency, origin),
+        line("require_second_approver", agent.require_second_approver, origin),
+        line("decision_deadline", agent.decision_deadline.map_or_else(|| "none".into(), period_text), origin),
+        line(
+            "on_decision_expired",
+            match agent.on_decision_expired {
+                OnExpiry::Continue => "continue",
+                OnExpiry::DeadLetter => "dead_letter",
+            },
+            origin,
+        ),
+        line("approval_valid_for", period_text(agent.approval_valid_for), origin),
+    ];
+    Section { name: "agent", many: true, lines }
+}
+
+fn site(site: &crate::config::effective::Site) -> Section {
+    let mut lines = vec![line("path", site.path.display().to_string(), &site.origin)];
+    if !site.approval.is_empty() {
+        let words: Map<String, Value> = site.approval.iter().map(|(name, a)| (name.clone(), a.as_str().into())).collect();
+        lines.push(line("approval", words, &site.origin));
+    }
+    Section { name: "tool.site", many: false, lines }
+}
+
+fn http(http: &crate::config::Http) -> Section {
+    let (tool, place) = (&http.tool, &http.place);
+    let mut lines = vec![
+        line("name", tool.name.clone(), place),
+        line("effect", Effect::from(tool.effect).as_str(), place),
+        line("method", tool.method.clone(), place),
+        line("url", without_secrets(&tool.url), place),
+    ];
+    for (header, source) in &tool.headers {
+        let key = format!("headers.{}", toml_key(header));
+        lines.push(match source {
+            HeaderSource::Text(_) => line(&key, "***", format!("{place}; text in the file, not shown")),
+            HeaderSource::Env { env, .. } => {
+                line(&key, json!({ "env": env, "prefix": "***" }), format!("{place}; {}", is_set(env)))
+            }
+        });
+    }
+    Section { name: "tool.http", many: true, lines }
+}
+
+fn as_json(config: &Config, sections: &[Section]) -> Value {
+    let mut all = Map::new();
+    all.insert("file".into(), config.file.as_ref().map(|f| f.display().to_string()).into());
+    for section in sections {
+        let mut values = Map::new();
+        for Line { key, value, note } in &section.lines {
+            values.insert(key.clone(), json!({ "value": value, "from": note }));
+        }
+        if section.many {
+            let list = all.entry(section.name).or_insert_with(|| Value::Array(Vec::new()));
+            if let Value::Array(list) = list {
+                list.push(values.into());
+            }
+        } else {
+            all.insert(section.name.into(), values.into());
+        }
+    }
+    all.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_shown_without_what_may_be_secret() {
+        assert_eq!(without_secrets("https://u:p@h.example/v1/?key=1#x"), "https://h.example/v1/");
+        assert_eq!(without_secrets("http://h:1"), "http://h:1");
+    }
+}

@@ -1,0 +1,235 @@
+//! `leasehold approve`, `deny`, and the question at a terminal. A decision names by its digest exactly what was shown; no
+//! terminal and no digest is no decision, and the end of the input is never a yes.
+
+use super::{
+    Context, Exit, Failure, Outcome,
+    local::{Local, Needs, order},
+    run::{finish, report},
+    watch::{Signals, execute},
+};
+use crate::{
+    render::{card, sentence},
+    terminal::{self, Look, Screen},
+};
+use leasehold::{
+    Decided, Decision, Details,
+    run::{CallId, DecideCall, OpenCall, RunId, State},
+};
+use serde_json::{Map, Value};
+
+/// Options of `approve` and `deny`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DecideArgs {
+    /// The run: its id, or the end of it
+    run: String,
+    /// Decide without being asked about exactly what has this digest
+    #[arg(long, value_name = "D")]
+    digest: Option<String>,
+    /// Only this call; may be repeated. Otherwise every undecided call
+    #[arg(long = "call", value_name = "ID")]
+    calls: Vec<String>,
+    /// Why; kept in the record and told to the model
+    #[arg(long, value_name = "T")]
+    reason: Option<String>,
+    /// Commit the decision and leave the run to a worker
+    #[arg(long)]
+    no_wait: bool,
+}
+
+/// Options of `approve`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ApproveArgs {
+    #[command(flatten)]
+    decide: DecideArgs,
+    /// Let the call run with these arguments instead (one call only)
+    #[arg(long, value_name = "JSON")]
+    arguments: Option<String>,
+}
+
+/// Releases calls.
+pub(crate) async fn approve(context: &Context, args: ApproveArgs) -> Outcome {
+    let arguments = args.arguments.as_deref().map(object).transpose()?;
+    decide(context, args.decide, true, arguments).await
+}
+
+/// Denies calls.
+pub(crate) async fn deny(context: &Context, args: DecideArgs) -> Outcome {
+    decide(context, args, false, None).await
+}
+
+fn object(text: &str) -> Result<Map<String, Value>, Failure> {
+    serde_json::from_str(text).map_err(|e| Failure::usage(format!("--arguments is not a JSON object: {e}")))
+}
+
+async fn decide(context: &Context, args: DecideArgs, approved: bool, arguments: Option<Map<String, Value>>) -> Outcome {
+    if args.digest.is_none() && !terminal::can_ask() {
+        return Err(Failure::usage(format!(
+            "nobody can be asked here: name what you decide about with --digest, as `{} runs show {}` prints it",
+            context.command, args.run
+        )));
+    }
+    let mut local = Local::open(context, Needs::Agents).await?;
+    let id = local.find(&args.run).await?;
+    let details = local.details(id).await?;
+    let calls = named_calls(&details, &args.calls, approved, args.reason.as_ref(), arguments)?;
+    let mut signals = Signals::listen()?;
+    let digest = match args.digest {
+        Some(digest) => digest,
+        None => match confirm(&local, &details, approved, &args.calls, &mut signals).await? {
+            Some(digest) => digest,
+            None => {
+                terminal::note("nothing was decided");
+                return report(&local, &details).await;
+            }
+        },
+    };
+    let rest = calls.is_empty().then_some(approved);
+    let execute_here = !args.no_wait && context.config.execute.value;
+    let decision = Decision { digest, rest, reason: args.reason, calls, by: Context::principal(), execute: execute_here };
+    let decided = local.runtime.decide(id, decision).await.map_err(order)?;
+    go_on(&mut local, id, decided, &mut signals).await?;
+    finish(&mut local, id, &mut signals).await
+}
+
+/// The calls that `--call` and `--arguments` name.
+fn named_calls(
+    details: &Details,
+    named: &[String],
+    approved: bool,
+    reason: Option<&String>,
+    arguments: Option<Map<String, Value>>,
+) -> Result<Vec<DecideCall>, Failure> {
+    let mut ids: Vec<CallId> = named.iter().map(|id| CallId(id.clone())).collect();
+    if arguments.is_some() && ids.is_empty() {
+        ids = undecided(details).map(|call| call.id.clone()).collect();
+    }
+    if arguments.is_some() && ids.len() != 1 {
+        return Err(Failure::usage("--arguments is for one call: name it with --call"));
+    }
+    Ok(ids
+        .into_iter()
+        .map(|call_id| DecideCall { call_id, approved, reason: reason.cloned(), arguments: arguments.clone() })
+        .collect())
+}
+
+fn undecided(details: &Details) -> impl Iterator<Item = &OpenCall> {
+    details.row.turn.iter().flat_map(|turn| &turn.calls).filter(|call| call.is_undecided())
+}
+
+/// Shows the card and asks; the digest of what was shown where the answer is yes.
+async fn confirm(
+    local: &Local<'_>,
+    details: &Details,
+    approved: bool,
+    named: &[String],
+    signals: &mut Signals,
+) -> Result<Option<String>, Failure> {
+    let digest = details.row.turn.as_ref().and_then(|turn| turn.digest.clone());
+    let (Some(digest), State::WaitingForApproval) = (digest, details.row.state) else {
+        return Err(Failure::refused(format!("nothing waits for a decision: {}", sentence(&local.subject(details)).1)));
+    };
+    let mut screen = Screen::stderr();
+    screen.styled(Look::Strong, format!("Run {} of {}", details.row.id, details.row.agent));
+    card(&mut screen, &local.subject(details), None);
+    screen.eprint();
+    let which = if named.is_empty() { "all undecided calls".to_owned() } else { named.join(", ") };
+    let verb = if approved { "Approve" } else { "Deny" };
+    let answer = ask(format!("{verb} {which}? [y/N] "), local, signals).await?;
+    Ok(answer.is_some_and(|answer| matches!(answer.to_lowercase().as_str(), "y" | "yes")).then_some(digest))
+}
+
+/// Asks on the terminal while Ctrl-C is heard: it leaves the run waiting.
+async fn ask(question: String, local: &Local<'_>, signals: &mut Signals) -> Result<Option<String>, Failure> {
+    let typed = tokio::task::spawn_blocking(move || terminal::ask(&question));
+    tokio::select! {
+        answer = typed => Ok(answer.map_err(|e| Failure::refused(e.to_string()))??),
+        _ = signals.next() => {
+            terminal::note("");
+            terminal::note(format!("left waiting: decide later, see `{} inbox`", local.context.command));
+            // The thread that reads the terminal cannot be stopped in any other way.
+            std::process::exit(i32::from(Exit::Waits.code()));
+        }
+    }
+}
+
+/// Asks about each call that waits, decides, and goes on with the run. False where nothing was decided.
+pub(crate) async fn ask_and_go_on(local: &mut Local<'_>, details: &Details, signals: &mut Signals) -> Result<bool, Failure> {
+    let Some(digest) = details.row.turn.as_ref().and_then(|turn| turn.digest.clone()) else { return Ok(false) };
+    let mut calls = Vec::new();
+    for call in undecided(details) {
+        let mut screen = Screen::stderr();
+        screen.gap().styled(Look::Warn, "A person has to decide");
+        card(&mut screen, &local.subject(details), Some(&call.id));
+        screen.eprint();
+        let Some((approved, reason)) = verdict(local, signals).await? else { continue };
+        calls.push(DecideCall { call_id: call.id.clone(), approved, reason, arguments: None });
+    }
+    if calls.is_empty() {
+        return Ok(false);
+    }
+    let execute_here = local.context.config.execute.value;
+    let id = details.row.id;
+    let decision = Decision { digest, rest: None, reason: None, calls, by: Context::principal(), execute: execute_here };
+    let decided = match local.runtime.decide(id, decision).await {
+        Ok(decided) => decided,
+        Err(leasehold::OrderError::Refused(rejection)) => {
+            terminal::note(format!("not taken: {rejection}"));
+            return Ok(true);
+        }
+        Err(error) => return Err(order(error)),
+    };
+    let still_waits = decided.row.state.is_waiting();
+    go_on(local, id, decided, signals).await?;
+    // A part was decided and the rest was skipped: it is not asked for again at once.
+    Ok(!still_waits)
+}
+
+/// Approve with true, deny with false and perhaps a reason; none: skipped.
+async fn verdict(local: &Local<'_>, signals: &mut Signals) -> Result<Option<(bool, Option<String>)>, Failure> {
+    loop {
+        let Some(answer) = ask("  [a]pprove, [d]eny or [s]kip? ".into(), local, signals).await? else { return Ok(None) };
+        match answer.to_lowercase().as_str() {
+            "a" | "approve" => return Ok(Some((true, None))),
+            "d" | "deny" => {
+                let reason = ask("  why, for the model (empty: no reason)? ".into(), local, signals).await?;
+                return Ok(Some((false, reason.filter(|text| !text.is_empty()))));
+            }
+            "s" | "skip" => return Ok(None),
+            _ => terminal::note("  answer with a, d or s"),
+        }
+    }
+}
+
+/// After a decision: executes the continuation, or says who will.
+async fn go_on(local: &mut Local<'_>, id: RunId, decided: Decided, signals: &mut Signals) -> Result<(), Failure> {
+    if decided.repeated {
+        terminal::note("decided before in the same way; nothing was changed");
+    }
+    if let Some(why) = &decided.queued_because {
+        terminal::note(format!("decided, and queued for a worker: {why}"));
+    }
+    if let Some(execution) = decided.execution {
+        debug_assert_eq!(execution.run(), id);
+        execute(local, execution, signals).await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_have_to_be_an_object() {
+        for text in ["[]", "1", "null", "{", "{} {}"] {
+            assert!(matches!(object(text), Err(Failure::Said(Exit::Usage, _))), "{text}");
+        }
+        assert!(object("{\"a\": 1}").is_ok());
+    }
+
+    #[test]
+    fn a_run_id_is_only_shown() {
+        // The id type is a plain UUID: nothing of it needs escaping in a command line.
+        assert!(RunId::new().to_string().chars().all(|c| c.is_ascii_hexdigit() || c == '-'));
+    }
+}

@@ -1,0 +1,220 @@
+//! A command on the store of this machine: it takes part like any other process. It begins with one bounded sweep, so that what
+//! a dead process left is settled before anybody looks.
+
+use super::{Context, Exit, Failure, context::env, probe::StopAt, setup};
+use crate::{
+    config::Origin,
+    render::Subject,
+    terminal::{self, Safe},
+    wire,
+};
+use jiff::Timestamp;
+use leasehold::{
+    Details, Live, OrderError, Runtime, RuntimeConfig, StartError,
+    agent::registry::Registry,
+    clock::{SystemClock, WallClock as _},
+    limits,
+    run::{Backoff, Policy, Reason, Rejection, RunId, Snapshot, State},
+    store::{Unavailable, sqlite::SqliteStore},
+    worker::Probe,
+};
+use std::{collections::BTreeMap, sync::Arc};
+use tokio::sync::mpsc::{self, UnboundedReceiver};
+
+/// What a command needs of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Needs {
+    /// To look and to order.
+    Store,
+    /// To execute too: agents, tools, models.
+    Agents,
+}
+
+/// An open store and this process's part in it.
+pub(crate) struct Local<'a> {
+    pub(crate) context: &'a Context,
+    pub(crate) runtime: Runtime,
+    pub(crate) clock: Arc<SystemClock>,
+    /// Agents that cannot run here, and why.
+    pub(crate) missing_agents: BTreeMap<String, String>,
+    /// What happens beside the journal.
+    pub(crate) live: UnboundedReceiver<Live>,
+}
+
+/// Host and process: `web-01:4711`.
+fn process() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host: String =
+        host.trim().chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect();
+    format!("{}:{}", if host.is_empty() { "localhost" } else { &host }, std::process::id())
+}
+
+impl<'a> Local<'a> {
+    /// Opens the store and sweeps once.
+    pub(crate) async fn open(context: &'a Context, needs: Needs) -> Result<Self, Failure> {
+        let local = Self::open_unswept(context, needs)?;
+        let swept = local.runtime.sweep(limits::LOCAL_SWEEP_MAX, false).await.map_err(unavailable)?;
+        for (run, state) in &swept.settled {
+            terminal::note(format!(
+                "run {run}: its process had ended without a word; it is {} now",
+                state.as_str().replace('_', " ")
+            ));
+        }
+        if let Some(run) = swept.shared.first() {
+            return Err(Failure::usage(format!(
+                "{}: the lease of run {run} is renewed by another machine: a SQLite store belongs to one machine; give each its own \
+                 file",
+                local.runtime.store().describe()
+            )));
+        }
+        Ok(local)
+    }
+
+    /// Opens the store.
+    pub(crate) fn open_unswept(context: &'a Context, needs: Needs) -> Result<Self, Failure> {
+        let config = &context.config;
+        let (registry, missing_agents) = match needs {
+            Needs::Store => (Arc::new(Registry::new()), BTreeMap::new()),
+            Needs::Agents => {
+                let executable = setup::executable(config)?;
+                (executable.registry, executable.missing_agents)
+            }
+        };
+        let path = &config.store.value;
+        if config.store.origin == Origin::Default && config.file.is_none() {
+            setup::make_directory(path)
+                .map_err(|e| Failure::usage(format!("{}: its directory cannot be made: {e}", path.display())))?;
+        }
+        let clock =
+            Arc::new(SystemClock::new().map_err(|e| Failure::usage(format!("this machine does not tell its boot id: {e}")))?);
+        let store = SqliteStore::open(path, clock.clone()).map_err(|e| Failure::usage(format!("the store: {e}")))?;
+        let lease = &config.lease;
+        let (sender, live) = mpsc::unbounded_channel();
+        let runtime = Runtime::new(RuntimeConfig {
+            store,
+            registry,
+            clock: clock.clone(),
+            wall: clock.clone(),
+            ttl: lease.ttl.value.0,
+            policy: Policy {
+                max_requeues: lease.max_requeues.value,
+                backoff: Backoff {
+                    initial: lease.backoff_initial.value.0,
+                    factor: lease.backoff_factor.value,
+                    max: lease.backoff_max.value.0,
+                    jitter: lease.backoff_jitter.value,
+                },
+            },
+            process: process(),
+            probe: StopAt::from_environment(&env)?.map(|probe| Arc::new(probe) as Arc<dyn Probe>),
+            live: Some(sender),
+        })
+        .map_err(unavailable)?;
+        Ok(Self { context, runtime, clock, missing_agents, live })
+    }
+
+    /// Now.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// The run that a text names: its id, or the end of it.
+    pub(crate) async fn find(&self, text: &str) -> Result<RunId, Failure> {
+        self.runtime.find(text).await.map_err(|error| match error {
+            OrderError::NotFound => {
+                Failure::refused(format!("there is no run `{text}` in {}", self.runtime.store().describe()))
+            }
+            OrderError::Invalid(why) => Failure::usage(why),
+            other => order(other),
+        })
+    }
+
+    /// The run with its whole journal.
+    pub(crate) async fn details(&self, id: RunId) -> Result<Details, Failure> {
+        let details = self.runtime.details(id).await.map_err(|error| match error {
+            OrderError::NotFound => Failure::refused(format!("there is no run {id} in {}", self.runtime.store().describe())),
+            other => order(other),
+        })?;
+        if let Some(why) = &details.unreadable {
+            terminal::note(format!("its journal cannot be read, only its row is shown: {why}"));
+        }
+        Ok(details)
+    }
+
+    /// What is shown of a run.
+    pub(crate) fn subject<'s>(&'s self, details: &'s Details) -> Subject<'s> {
+        Subject {
+            row: &details.row,
+            entries: &details.entries,
+            boot: &*self.clock,
+            now: self.now(),
+            command: &self.context.command,
+        }
+    }
+
+    /// The run as the API shows it, on one line.
+    pub(crate) fn print_run(&self, details: &Details) -> Result<(), Failure> {
+        terminal::print_json(&wire::Run::new(&details.row, &details.entries, &*self.clock, self.now()))?;
+        Ok(())
+    }
+
+    /// Says so where a queued run has nobody to take it.
+    pub(crate) async fn warn_without_worker(&self) -> Result<(), Failure> {
+        if self.runtime.store().workers_alive().await.map_err(unavailable)? == 0 {
+            terminal::note(format!("no worker is running on this store: start one with `{} worker`", self.context.command));
+        }
+        Ok(())
+    }
+}
+
+/// How a command ends that leaves a run in this state.
+pub(crate) fn exit_of(row: &Snapshot) -> Exit {
+    match (row.state, row.reason) {
+        (State::Completed | State::Queued | State::Running | State::Cancelling, _) => Exit::Done,
+        (State::WaitingForApproval | State::WaitingForInput, _) | (State::Dead, Some(Reason::WriteInDoubt)) => Exit::Waits,
+        (State::Failed | State::Cancelled | State::Dead, _) => Exit::Refused,
+    }
+}
+
+/// The store did not answer.
+pub(crate) fn unavailable(error: Unavailable) -> Failure {
+    Failure::refused(format!("{error}\n  what was asked may or may not have been done: look with `leasehold runs list`"))
+}
+
+/// An order was not carried out.
+pub(crate) fn order(error: OrderError) -> Failure {
+    match error {
+        OrderError::Refused(rejection) => Failure::refused(format!("{}: {rejection}{}", rejection.code(), mend(&rejection))),
+        OrderError::Unavailable(error) => unavailable(error),
+        other => Failure::refused(other.to_string()),
+    }
+}
+
+/// What to do about a refusal.
+fn mend(rejection: &Rejection) -> &'static str {
+    match rejection {
+        Rejection::StaleTurn => {
+            "\n  nothing was changed; look again with `leasehold runs show` and decide about what waits now"
+        }
+        Rejection::StaleDoubt => "\n  nothing was changed; look again with `leasehold runs show`",
+        Rejection::TooEarly(_) => "\n  nothing was changed; look at the far side again after that time",
+        _ => "\n  nothing was changed",
+    }
+}
+
+/// A run was not started.
+pub(crate) fn start(error: StartError) -> Failure {
+    match error {
+        StartError::NoAgent(..) | StartError::Invalid(_) => Failure::usage(error.to_string()),
+        StartError::Unavailable(error) => Failure::refused(format!(
+            "{error}\n  the run may or may not have been started; with --unrecorded a run works without the store: it reads, and every \
+             write is refused"
+        )),
+        other => Failure::refused(other.to_string()),
+    }
+}
+
+/// A text in one line, safe for a spinner or a prompt.
+pub(crate) fn safe(text: &str) -> Safe {
+    Safe::line(text)
+}

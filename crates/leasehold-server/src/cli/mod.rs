@@ -1,0 +1,210 @@
+//! The command line: what can be asked, and how a command ends.
+//!
+//! Data goes to standard output, everything else to standard error. A command ends with 0 where it is done, 1 where what was
+//! asked was refused, failed, is dead or cancelled, 2 where it was asked wrongly or the configuration is wrong, 3 where a person
+//! has to decide. A reader that goes away ends a command quietly.
+
+mod agents;
+mod config;
+mod context;
+mod decide;
+mod demo;
+mod inbox;
+mod init;
+mod local;
+mod operate;
+mod probe;
+mod resolve;
+mod run;
+mod runs;
+mod setup;
+mod tools;
+mod watch;
+
+use crate::{config::ConfigError, terminal};
+use clap::{Args, Parser, Subcommand};
+use context::Context;
+use std::{future::Future, io, path::PathBuf, process::ExitCode};
+
+/// Runs agents that write: every write is fenced, every doubt is a work item.
+#[derive(Debug, Parser)]
+#[command(name = "leasehold", version, propagate_version = true, arg_required_else_help = true)]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Options of every command, before or after it.
+#[derive(Debug, Args)]
+struct Global {
+    /// The configuration file; else ./leasehold.toml, else the user's configuration directory, else defaults
+    #[arg(long, global = true, value_name = "PATH", env = "LEASEHOLD_CONFIG")]
+    config: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, global = true)]
+    json: bool,
+    /// The URL of a leasehold server (not in this version)
+    #[arg(long, global = true, value_name = "URL", env = "LEASEHOLD_URL", hide_env_values = true)]
+    server: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run an agent on a task and see it to its end, or to the decision it waits for
+    Run(run::RunArgs),
+    /// Show it all with real processes in a throw-away directory: no set-up, no key, no network
+    Demo(demo::DemoArgs),
+    /// Write a commented leasehold.toml with one HTTP tool to start from
+    Init,
+    /// Work the queue and settle what dead processes left
+    Worker(operate::WorkerArgs),
+    /// List, show, follow, cancel, redrive or discard runs
+    #[command(subcommand)]
+    Runs(runs::RunsCommand),
+    /// List what waits for a person, most urgent first
+    Inbox,
+    /// Release calls that wait for a person
+    Approve(decide::ApproveArgs),
+    /// Deny calls that wait for a person
+    Deny(decide::DecideArgs),
+    /// Say what is true of a write in doubt
+    Resolve(resolve::ResolveArgs),
+    /// Settle runs whose process ended without a word
+    Reap(operate::ReapArgs),
+    /// Bring the store to this version
+    Migrate,
+    /// Print what is in effect and where it came from, secrets masked
+    Config,
+    /// List the configured agents and whether they can run
+    Agents,
+    /// List the tools that agents can be offered
+    Tools(tools::ToolsArgs),
+}
+
+/// How a command that did what it could has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// Done.
+    Done,
+    /// Refused, failed, dead, cancelled.
+    Refused,
+    /// Asked wrongly, or the configuration is wrong.
+    Usage,
+    /// A person has to decide.
+    Waits,
+}
+
+impl Exit {
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Refused => 1,
+            Self::Usage => 2,
+            Self::Waits => 3,
+        }
+    }
+}
+
+/// Why a command could not do what it was asked.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Say this on standard error and end so.
+    Said(Exit, String),
+    /// Nobody reads the output any more.
+    Closed,
+}
+
+impl Failure {
+    /// Asked wrongly.
+    pub(crate) fn usage(text: impl Into<String>) -> Self {
+        Self::Said(Exit::Usage, text.into())
+    }
+    /// Refused or failed.
+    pub(crate) fn refused(text: impl Into<String>) -> Self {
+        Self::Said(Exit::Refused, text.into())
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::usage(error.to_string())
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe { Self::Closed } else { Self::refused(error.to_string()) }
+    }
+}
+
+/// How a command ends.
+pub(crate) type Outcome = Result<Exit, Failure>;
+
+/// Parses the command line, executes the command, and says how it ended.
+pub(crate) fn main() -> ExitCode {
+    let cli = Cli::parse();
+    context::log();
+    let exit = match execute(cli) {
+        Ok(exit) => exit,
+        Err(Failure::Closed) => Exit::Done,
+        Err(Failure::Said(exit, text)) => {
+            terminal::error(&text);
+            exit
+        }
+    };
+    ExitCode::from(exit.code())
+}
+
+fn execute(cli: Cli) -> Outcome {
+    if cli.global.server.as_ref().is_some_and(|url| !url.is_empty()) {
+        return Err(Failure::usage(
+            "remote mode is not in this version: leave --server and LEASEHOLD_URL out to use the store on this machine",
+        ));
+    }
+    let context = || Context::load(&cli.global);
+    match cli.command {
+        Command::Demo(args) => block_on(demo::demo(&args)),
+        Command::Init => init::init(cli.global.config.as_deref()),
+        Command::Config => config::config(&context()?),
+        Command::Agents => agents::agents(&context()?),
+        Command::Tools(args) => tools::tools(&context()?, &args),
+        Command::Run(args) => block_on(run::run(&context()?, args)),
+        Command::Worker(args) => block_on(operate::worker(&context()?, args)),
+        Command::Runs(command) => block_on(runs::runs(&context()?, command)),
+        Command::Inbox => block_on(inbox::inbox(&context()?)),
+        Command::Approve(args) => block_on(decide::approve(&context()?, args)),
+        Command::Deny(args) => block_on(decide::deny(&context()?, args)),
+        Command::Resolve(args) => block_on(resolve::resolve(&context()?, args)),
+        Command::Reap(args) => block_on(operate::reap(&context()?, args)),
+        Command::Migrate => block_on(async { operate::migrate(&context()?) }),
+    }
+}
+
+fn block_on(command: impl Future<Output = Outcome>) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let outcome = runtime.block_on(command);
+    // A thread that still waits for something must not keep an ended command from ending.
+    runtime.shutdown_timeout(std::time::Duration::from_millis(200));
+    outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory as _;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn global_options_stand_before_or_after_the_command() {
+        for line in [["leasehold", "--json", "--config", "x", "agents"], ["leasehold", "agents", "--json", "--config", "x"]] {
+            let cli = Cli::try_parse_from(line).unwrap();
+            assert!(cli.global.json && cli.global.config.as_deref() == Some("x".as_ref()));
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! `leasehold worker`, `reap` and `migrate`.
+
+use super::{
+    Context, Exit, Failure, Outcome,
+    local::{Local, Needs, unavailable},
+    watch::{Heard, Signals},
+};
+use crate::{
+    terminal::{self, Screen},
+    wire::Page,
+};
+use leasehold::{
+    limits,
+    run::{RunId, State},
+    worker::pool::{PoolConfig, Worked},
+};
+use serde::Serialize;
+use std::time::Duration;
+
+/// How long running segments may go on after the request to end.
+const GRACE: Duration = Duration::from_secs(90);
+
+/// Options of `worker`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct WorkerArgs {
+    /// Execute what is due, or this one run, and end
+    #[arg(long, value_name = "RUN", num_args = 0..=1)]
+    once: Option<Option<String>>,
+}
+
+/// Works the queue.
+pub(crate) async fn worker(context: &Context, args: WorkerArgs) -> Outcome {
+    let local = Local::open(context, Needs::Agents).await?;
+    for (agent, why) in &local.missing_agents {
+        terminal::note(format!("agent `{agent}` is not served here: {why}"));
+    }
+    let only = match &args.once {
+        Some(Some(text)) => Some(local.find(text).await?),
+        _ => None,
+    };
+    let drain = args.once.is_some();
+    if !drain {
+        let agents: Vec<&str> = local.runtime.registry().agents().map(|a| a.name.as_str()).collect();
+        let serves = if agents.is_empty() { "no agent".to_owned() } else { agents.join(", ") };
+        terminal::note(format!("working {} for {serves}; Ctrl-C ends", local.runtime.store().describe()));
+    }
+    let config = PoolConfig {
+        concurrency: usize::try_from(context.config.concurrency.value).unwrap_or(usize::MAX),
+        sweep_interval: context.config.lease.sweep_interval.value.0,
+        grace: GRACE,
+        drain,
+        only,
+    };
+    let mut signals = Signals::listen()?;
+    let runtime = local.runtime.clone();
+    let work = tokio::spawn(async move { runtime.work(config).await });
+    tokio::pin!(work);
+    let mut asked = false;
+    let worked = loop {
+        tokio::select! {
+            worked = &mut work => break worked.map_err(|e| Failure::refused(format!("the worker broke: {e}")))?,
+            heard = signals.next() => {
+                if asked && heard == Heard::Interrupt {
+                    terminal::note("left: whatever was in flight is settled by the sweep");
+                    std::process::exit(i32::from(Exit::Refused.code()));
+                }
+                asked = true;
+                terminal::note("ending: what is in flight finishes, the rest is handed back; Ctrl-C again leaves at once");
+                local.runtime.stop();
+            }
+        }
+    };
+    worked_words(&worked);
+    match only {
+        Some(run) if !worked.executed.iter().any(|(id, _)| *id == run) => Err(not_executed(&local, &worked, run).await?),
+        _ => Ok(Exit::Done),
+    }
+}
+
+fn words(state: State) -> String {
+    state.as_str().replace('_', " ")
+}
+
+fn worked_words(worked: &Worked) {
+    for (run, ended) in &worked.executed {
+        match ended {
+            Ok(row) => {
+                let reason = row.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
+                terminal::note(format!("run {run}: {}{reason}", words(row.state)));
+            }
+            Err(error) => terminal::note(format!("run {run}: {error}")),
+        }
+    }
+    for (run, what) in &worked.not_served {
+        terminal::note(format!("run {run} is due, and this process does not serve `{what}`"));
+    }
+}
+
+/// Why the one run that was asked for was not executed.
+async fn not_executed(local: &Local<'_>, worked: &Worked, run: RunId) -> Result<Failure, Failure> {
+    if worked.not_served.contains_key(&run) {
+        return Ok(Failure::refused(format!("run {run} was not executed")));
+    }
+    let row = local.details(run).await?.row;
+    let due = if row.state == State::Queued && row.due_at > local.now() {
+        format!(", not due before {}", row.due_at)
+    } else {
+        String::new()
+    };
+    Ok(Failure::refused(format!("run {run} was not executed: it is {}{due}", words(row.state))))
+}
+
+/// Options of `reap`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ReapArgs {
+    /// Look at this many runs at most
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    limit: u32,
+    /// Only say what would be settled
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Reaped {
+    run: String,
+    why: &'static str,
+    state: Option<&'static str>,
+    error: Option<String>,
+}
+
+/// One sweep.
+pub(crate) async fn reap(context: &Context, args: ReapArgs) -> Outcome {
+    let local = Local::open_unswept(context, Needs::Store)?;
+    let limit = usize::try_from(args.limit).unwrap_or(limits::PAGE_MAX);
+    let swept = local.runtime.sweep(limit, args.dry_run).await.map_err(unavailable)?;
+    let state = |state: State| (!args.dry_run).then_some(state.as_str());
+    let reaped = |why: &'static str| move |(run, now): &(RunId, State)| (run.to_string(), why, *now);
+    let mut items: Vec<Reaped> = swept
+        .settled
+        .iter()
+        .map(reaped("lease_expired"))
+        .chain(swept.overdue.iter().map(reaped("expired")))
+        .map(|(run, why, now)| Reaped { run, why, state: state(now), error: None })
+        .collect();
+    items.extend(swept.failed.iter().map(|(run, error)| Reaped {
+        run: run.to_string(),
+        why: "failed",
+        state: None,
+        error: Some(error.clone()),
+    }));
+    if swept.watched > 0 {
+        terminal::note(format!(
+            "{} of an earlier boot of this machine: watched for one ttl before they count as ended",
+            swept.watched
+        ));
+    }
+    for run in &swept.shared {
+        terminal::note(format!("run {run}: its lease is renewed by another machine; a SQLite store belongs to one machine"));
+    }
+    if context.json {
+        terminal::print_json(&Page::whole(items))?;
+        return Ok(Exit::Done);
+    }
+    if items.is_empty() {
+        terminal::note(format!("nothing to settle in {}", local.runtime.store().describe()));
+        return Ok(Exit::Done);
+    }
+    let rows: Vec<Vec<String>> = items
+        .iter()
+        .map(|item| {
+            let now = match (&item.error, item.state) {
+                (Some(error), _) => error.clone(),
+                (None, Some(state)) => state.replace('_', " "),
+                (None, None) => "would be settled".into(),
+            };
+            vec![item.run.clone(), item.why.replace('_', " "), now]
+        })
+        .collect();
+    let mut screen = Screen::stdout();
+    screen.table(&["run", "because", "now"], &rows);
+    screen.print()?;
+    Ok(Exit::Done)
+}
+
+/// Brings the store to this version; opening it does.
+pub(crate) fn migrate(context: &Context) -> Outcome {
+    let local = Local::open_unswept(context, Needs::Store)?;
+    let store = local.runtime.store().describe();
+    if context.json {
+        terminal::print_json(&serde_json::json!({ "store": store, "migrated": true }))?;
+    } else {
+        let mut screen = Screen::stdout();
+        screen.line(format!("{store} is ready for this version"));
+        screen.print()?;
+    }
+    Ok(Exit::Done)
+}

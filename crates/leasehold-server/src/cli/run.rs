@@ -1,0 +1,191 @@
+//! `leasehold run`: one run, in the foreground or for a worker.
+
+use super::{
+    Context, Exit, Failure, Outcome,
+    decide::ask_and_go_on,
+    local::{Local, Needs, exit_of, start},
+    setup,
+    watch::{Signals, execute},
+};
+use crate::{
+    render::{card, doubt, how_to_decide, sentence},
+    terminal::{self, Screen},
+    wire,
+};
+use leasehold::{
+    Details, Runtime, StartRun,
+    agent::unrecorded::WRITE_WITHOUT_DURABLE_EXECUTION,
+    run::{Reason, RunId, State},
+};
+use serde_json::json;
+use std::io::{IsTerminal as _, Read as _};
+
+/// Options of `run`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RunArgs {
+    /// The agent; may be left out where there is only one
+    #[arg(long, short, value_name = "A")]
+    agent: Option<String>,
+    /// Put the run in the queue for a worker instead of executing it here
+    #[arg(long)]
+    queue: bool,
+    /// The same key again is the same run, not a new one
+    #[arg(long, value_name = "K", requires = "queue")]
+    key: Option<String>,
+    /// Narrow the agent's tools to these names or patterns
+    #[arg(long, value_name = "T", value_delimiter = ',')]
+    tools: Option<Vec<String>>,
+    /// Narrow the agent's cap on model replies
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    max_rounds: Option<u32>,
+    /// Keep no record and need no store: reads work, every write is refused
+    #[arg(long, conflicts_with = "queue")]
+    unrecorded: bool,
+    /// What the agent should do; `-` reads it from standard input
+    prompt: String,
+}
+
+/// Starts a run and sees it to its end or its wait.
+pub(crate) async fn run(context: &Context, args: RunArgs) -> Outcome {
+    let agent = choose_agent(context, args.agent.as_deref())?;
+    let prompt = match args.prompt.as_str() {
+        "-" => {
+            let mut text = String::new();
+            std::io::stdin().read_to_string(&mut text)?;
+            text
+        }
+        text => text.to_owned(),
+    };
+    let mut new = StartRun::new(&agent.name, prompt, Context::principal());
+    new.request.tools = args.tools.map(|tools| tools.iter().map(|t| t.trim().to_owned()).collect());
+    new.request.max_rounds = args.max_rounds;
+    if args.unrecorded {
+        return unrecorded(context, new).await;
+    }
+    let mut local = Local::open(context, Needs::Agents).await?;
+    if let Some(why) = local.missing_agents.get(&agent.name) {
+        return Err(Failure::usage(format!("agent `{}` cannot run here: {why}", agent.name)));
+    }
+    setup::announce(&context.config, &agent.model);
+    let mut queued_by_server = false;
+    if !args.queue && !context.config.execute.value {
+        terminal::note("[server] execute = false: the run is queued for a worker");
+        queued_by_server = true;
+    }
+    if args.queue || queued_by_server {
+        let id = local.runtime.enqueue(new, args.key).await.map_err(start)?;
+        return queued(&local, id).await;
+    }
+    let mut signals = Signals::listen()?;
+    let execution = local.runtime.start(new).await.map_err(start)?;
+    let id = execution.run();
+    terminal::note(format!("run {id}"));
+    execute(&mut local, execution, &mut signals).await?;
+    finish(&mut local, id, &mut signals).await
+}
+
+/// The agent that is meant.
+fn choose_agent<'c>(context: &'c Context, named: Option<&str>) -> Result<&'c crate::config::Agent, Failure> {
+    let agents = &context.config.agents;
+    let names = || agents.iter().map(|a| a.name.as_str()).collect::<Vec<_>>().join(", ");
+    match (named, agents.as_slice()) {
+        (Some(name), _) => agents
+            .iter()
+            .find(|a| a.name == name)
+            .ok_or_else(|| Failure::usage(format!("there is no agent `{name}`; there are: {}", names()))),
+        (None, [one]) => Ok(one),
+        (None, _) => Err(Failure::usage(format!("which agent? add --agent; there are: {}", names()))),
+    }
+}
+
+async fn queued(local: &Local<'_>, id: RunId) -> Outcome {
+    let details = local.details(id).await?;
+    if local.context.json {
+        local.print_run(&details)?;
+    } else {
+        let mut screen = Screen::stdout();
+        screen.line(id.to_string());
+        screen.print()?;
+    }
+    if details.row.state == State::Queued {
+        local.warn_without_worker().await?;
+    } else {
+        terminal::note(format!("the key belongs to this run, which is {} now", details.row.state.as_str().replace('_', " ")));
+    }
+    Ok(Exit::Done)
+}
+
+/// Says how the run stands after this process executed it; asks where a person is there to answer.
+pub(crate) async fn finish(local: &mut Local<'_>, id: RunId, signals: &mut Signals) -> Outcome {
+    loop {
+        let details = local.details(id).await?;
+        let waits = details.row.state == State::WaitingForApproval;
+        if waits && !local.context.json && terminal::can_ask() && ask_and_go_on(local, &details, signals).await? {
+            continue;
+        }
+        return report(local, &details).await;
+    }
+}
+
+/// The end of a command that executed a run or decided about it.
+pub(crate) async fn report(local: &Local<'_>, details: &Details) -> Outcome {
+    let subject = local.subject(details);
+    let row = &details.row;
+    let mut screen = Screen::stderr();
+    let (look, text) = sentence(&subject);
+    screen.styled(look, text);
+    match (row.state, row.reason) {
+        (State::WaitingForApproval | State::WaitingForInput, _) => {
+            card(&mut screen, &subject, None);
+            how_to_decide(&mut screen, &subject);
+        }
+        (State::Dead, Some(Reason::WriteInDoubt)) => doubt(&mut screen, &subject),
+        _ => {}
+    }
+    screen.eprint();
+    if row.state == State::Queued {
+        local.warn_without_worker().await?;
+    }
+    if local.context.json {
+        local.print_run(details)?;
+    } else if let Some(output) = wire::settled(row, &details.entries).and_then(|end| end.output) {
+        answer(&output)?;
+    }
+    Ok(exit_of(row))
+}
+
+/// The agent's answer: behind a gutter on a terminal, as lines elsewhere; visible everywhere.
+fn answer(output: &str) -> Result<(), Failure> {
+    let mut screen = Screen::stdout();
+    if std::io::stdout().is_terminal() {
+        screen.block(0, output, usize::MAX);
+    } else {
+        screen.lines(output);
+    }
+    screen.print()?;
+    Ok(())
+}
+
+async fn unrecorded(context: &Context, new: StartRun) -> Outcome {
+    let executable = setup::executable(&context.config)?;
+    if let Some(why) = executable.missing_agents.get(&new.agent) {
+        return Err(Failure::usage(format!("agent `{}` cannot run here: {why}", new.agent)));
+    }
+    terminal::note("unrecorded: nothing is kept, nothing can be resumed, every write is refused");
+    let agent = new.agent.clone();
+    let run = Runtime::unrecorded(&executable.registry, new).map_err(start)?;
+    let end = run.run().await.map_err(|error| Failure::refused(format!("the model call failed: {error}")))?;
+    if end.refused_writes > 0 {
+        terminal::note(format!("{WRITE_WITHOUT_DURABLE_EXECUTION}: {} refused, nothing was done", end.refused_writes));
+    }
+    if context.json {
+        let object = json!({
+            "id": null, "agent": agent, "state": "completed", "output": end.output, "truncated": end.truncated,
+            "refused_writes": end.refused_writes,
+        });
+        terminal::print_json(&object)?;
+    } else {
+        answer(&end.output)?;
+    }
+    Ok(Exit::Done)
+}

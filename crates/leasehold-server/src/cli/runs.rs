@@ -1,0 +1,212 @@
+//! `leasehold runs`: list, show, follow, cancel, redrive, discard.
+
+use super::{
+    Context, Exit, Failure, Outcome,
+    local::{Local, Needs, order},
+    watch::{Heard, Signals},
+};
+use crate::{
+    render::{runs_table, sentence, show, words},
+    terminal::{self, Look, Screen, span},
+    wire::{Event, Page, RunLine},
+};
+use jiff::Timestamp;
+use leasehold::{
+    limits,
+    run::{RunId, Snapshot, State},
+    store::Filter,
+};
+
+/// Verbs on runs.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum RunsCommand {
+    /// List runs, newest first
+    List(ListArgs),
+    /// Say on one screen what happened to a run
+    Show {
+        /// The run: its id, or the end of it
+        run: String,
+    },
+    /// Print a run's events as they happen, until it settles
+    Follow {
+        /// The run: its id, or the end of it
+        run: String,
+        /// Only events after this number
+        #[arg(long, value_name = "SEQUENCE")]
+        after: Option<u64>,
+    },
+    /// Cancel a run: what is in flight finishes, nothing new starts
+    Cancel(OrderArgs),
+    /// Send a dead or failed run on
+    Redrive(OrderArgs),
+    /// Give a dead run up
+    Discard(OrderArgs),
+}
+
+/// Options of `runs list`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ListArgs {
+    /// Only runs in this state
+    #[arg(long)]
+    state: Option<State>,
+    /// Only runs of this agent
+    #[arg(long)]
+    agent: Option<String>,
+    /// Only runs of this owner
+    #[arg(long)]
+    owner: Option<String>,
+    /// Only runs with this reason
+    #[arg(long)]
+    reason: Option<String>,
+    /// Only runs made since then (RFC 3339)
+    #[arg(long, value_name = "TIME")]
+    since: Option<Timestamp>,
+    /// At most this many
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    limit: u32,
+    /// Go on after this run, as `next_cursor` names it
+    #[arg(long, value_name = "ID")]
+    cursor: Option<RunId>,
+}
+
+/// Options of an order.
+#[derive(Debug, clap::Args)]
+pub(crate) struct OrderArgs {
+    /// The run: its id, or the end of it
+    run: String,
+    /// Why; kept in the record
+    #[arg(long, value_name = "T")]
+    note: Option<String>,
+}
+
+/// Executes a verb.
+pub(crate) async fn runs(context: &Context, command: RunsCommand) -> Outcome {
+    match command {
+        RunsCommand::List(args) => list(context, args).await,
+        RunsCommand::Show { run } => show_run(context, &run).await,
+        RunsCommand::Follow { run, after } => follow(context, &run, after).await,
+        RunsCommand::Cancel(args) => cancel(context, args).await,
+        RunsCommand::Redrive(args) => redrive(context, args).await,
+        RunsCommand::Discard(args) => discard(context, args).await,
+    }
+}
+
+async fn list(context: &Context, args: ListArgs) -> Outcome {
+    let local = Local::open(context, Needs::Store).await?;
+    let filter = Filter {
+        states: args.state.into_iter().collect(),
+        agent: args.agent,
+        owner: args.owner,
+        reason: args.reason,
+        since: args.since,
+        duplicates_only: false,
+    };
+    let limit = usize::try_from(args.limit).unwrap_or(limits::PAGE_MAX);
+    let mut rows =
+        local.runtime.list(&filter, args.cursor, limit.saturating_add(1).min(limits::PAGE_MAX)).await.map_err(order)?;
+    let more = rows.len() > limit;
+    rows.truncate(limit);
+    let next_cursor = if more { rows.last().map(|row| row.id.to_string()) } else { None };
+    if context.json {
+        terminal::print_json(&Page { items: rows.iter().map(RunLine::from).collect(), next_cursor })?;
+        return Ok(Exit::Done);
+    }
+    if rows.is_empty() {
+        terminal::note(format!("no such runs in {}", local.runtime.store().describe()));
+        return Ok(Exit::Done);
+    }
+    let mut screen = Screen::stdout();
+    runs_table(&mut screen, &rows, local.now());
+    screen.print()?;
+    if let Some(cursor) = next_cursor {
+        terminal::note(format!("there are more: --cursor {cursor}"));
+    }
+    Ok(Exit::Done)
+}
+
+async fn show_run(context: &Context, run: &str) -> Outcome {
+    let local = Local::open(context, Needs::Store).await?;
+    let details = local.details(local.find(run).await?).await?;
+    if context.json {
+        local.print_run(&details)?;
+    } else {
+        let mut screen = Screen::stdout();
+        show(&mut screen, &local.subject(&details));
+        screen.print()?;
+    }
+    Ok(Exit::Done)
+}
+
+async fn follow(context: &Context, run: &str, after: Option<u64>) -> Outcome {
+    let local = Local::open(context, Needs::Store).await?;
+    let id = local.find(run).await?;
+    // Says that there is no such run before it waits for one.
+    local.details(id).await?;
+    let mut signals = Signals::listen()?;
+    let mut next = after.map_or(0, |n| n.saturating_add(1));
+    loop {
+        let row = local.details(id).await?.row;
+        // The row was read first: what it counts is there to be read.
+        while next < row.sequence {
+            for entry in local.runtime.events(id, next).await.map_err(order)? {
+                if context.json {
+                    terminal::print_json(&Event::from(&entry))?;
+                } else {
+                    let mut screen = Screen::stdout();
+                    let head = format!("{:>4}  {}  ", entry.sequence, crate::render::clock(entry.at));
+                    screen.spans(&[span(Look::Faint, head), span(Look::Plain, words(&entry))]);
+                    screen.print()?;
+                }
+                next = entry.sequence + 1;
+            }
+        }
+        if row.state.is_settled() || row.state == State::Dead {
+            return Ok(Exit::Done);
+        }
+        tokio::select! {
+            waited = local.runtime.wait_events(id, next) => { waited.map_err(order)?; }
+            heard = signals.next() => return Ok(if heard == Heard::Interrupt { Exit::Done } else { Exit::Refused }),
+        }
+    }
+}
+
+/// Says how the run stands after an order, on one line.
+pub(crate) async fn ordered(local: &Local<'_>, row: &Snapshot) -> Result<(), Failure> {
+    let details = local.details(row.id).await?;
+    if local.context.json {
+        local.print_run(&details)?;
+    } else {
+        let mut screen = Screen::stdout();
+        let (look, text) = sentence(&local.subject(&details));
+        screen.styled(look, text);
+        screen.print()?;
+    }
+    if details.row.state == State::Queued {
+        local.warn_without_worker().await?;
+    }
+    Ok(())
+}
+
+async fn cancel(context: &Context, args: OrderArgs) -> Outcome {
+    let local = Local::open(context, Needs::Store).await?;
+    let id = local.find(&args.run).await?;
+    let row = local.runtime.cancel(id, Context::principal(), args.note).await.map_err(order)?;
+    ordered(&local, &row).await?;
+    Ok(Exit::Done)
+}
+
+async fn redrive(context: &Context, args: OrderArgs) -> Outcome {
+    let local = Local::open(context, Needs::Agents).await?;
+    let id = local.find(&args.run).await?;
+    let row = local.runtime.redrive(id, Context::principal(), args.note).await.map_err(order)?;
+    ordered(&local, &row).await?;
+    Ok(Exit::Done)
+}
+
+async fn discard(context: &Context, args: OrderArgs) -> Outcome {
+    let local = Local::open(context, Needs::Store).await?;
+    let id = local.find(&args.run).await?;
+    let row = local.runtime.discard(id, Context::principal(), args.note).await.map_err(order)?;
+    ordered(&local, &row).await?;
+    Ok(Exit::Done)
+}

@@ -1,0 +1,190 @@
+//! From the configuration to what this process can execute. What cannot be set up here (a key that is not in the environment, a
+//! script that is not there) takes away the agents that need it and nothing else: another process may have it.
+
+use super::context::env;
+use crate::{
+    config::{Config, ConfigError, Model, ModelKind, Origin},
+    terminal,
+};
+use leasehold::agent::{
+    model::{
+        Model as AgentModel,
+        provider::{ProviderConfig, ProviderModel},
+        scripted::ScriptedModel,
+    },
+    registry::{AgentSpec, Registry},
+    tool::{
+        Tool,
+        http::HttpTool,
+        site::{Site, SiteApprovals},
+    },
+};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
+
+/// The script there is when nothing else is configured.
+const DEFAULT_SCRIPT: &str = include_str!("default_script.toml");
+
+/// What this process can execute, and what it cannot.
+#[derive(Debug)]
+pub(crate) struct Executable {
+    /// Agents and tools that can run.
+    pub(crate) registry: Arc<Registry>,
+    /// Agents that cannot, and why.
+    pub(crate) missing_agents: BTreeMap<String, String>,
+    /// Tools that cannot, and why.
+    pub(crate) missing_tools: BTreeMap<String, String>,
+    /// Models by name, as they are called in the record; or why there is none.
+    pub(crate) models: BTreeMap<String, Result<String, String>>,
+}
+
+/// Sets up what can be set up.
+///
+/// # Errors
+/// A configuration that is wrong wherever it is used; what only this process lacks is no error.
+pub(crate) fn executable(config: &Config) -> Result<Executable, ConfigError> {
+    let mut registry = Registry::new();
+    let mut missing_tools = BTreeMap::new();
+    for http in &config.http {
+        let name = http.tool.name.clone();
+        // First with any environment: what is wrong then is wrong everywhere.
+        let wrong = |key: &str, why: String| {
+            let head = key.split('.').next().unwrap_or(key);
+            ConfigError::new(http.places.get(head).unwrap_or(&http.place), format!("tool `{name}`: `{key}`: {why}"))
+        };
+        HttpTool::build_with_env(http.tool.clone(), |_| Some("x".into())).map_err(|e| wrong(&e.key, e.why))?;
+        match HttpTool::build(http.tool.clone()) {
+            Ok(tool) => add(&mut registry, tool, &http.place)?,
+            Err(e) => {
+                missing_tools.insert(name, e.to_string());
+            }
+        }
+    }
+    for tool in site(config)? {
+        add(&mut registry, tool, "the bundled site")?;
+    }
+    let mut models = BTreeMap::new();
+    let mut built: BTreeMap<&str, Arc<dyn AgentModel>> = BTreeMap::new();
+    for model in &config.models {
+        match build(model) {
+            Ok(ready) => {
+                models.insert(model.name.clone(), Ok(ready.name().to_owned()));
+                built.insert(&model.name, ready);
+            }
+            Err(why) => {
+                models.insert(model.name.clone(), Err(why));
+            }
+        }
+    }
+    let mut missing_agents = BTreeMap::new();
+    for agent in &config.agents {
+        let lost = missing_tools.iter().find(|(name, _)| agent.tools.iter().any(|pattern| offers(pattern, name)));
+        let why = match (built.get(agent.model.as_str()), models.get(&agent.model), lost) {
+            (Some(_), _, Some((_, why))) => why.clone(),
+            (None, Some(Err(why)), _) => why.clone(),
+            (None, ..) => format!("there is no model `{}`", agent.model),
+            (Some(model), ..) => {
+                let spec = AgentSpec {
+                    price: config.models.iter().find(|m| m.name == agent.model).and_then(|m| m.price),
+                    max_rounds: agent.max_rounds,
+                    concurrency: usize::try_from(agent.concurrency).unwrap_or(usize::MAX),
+                    second_approver: agent.require_second_approver,
+                    decision_deadline: agent.decision_deadline,
+                    on_expiry: agent.on_decision_expired,
+                    approval_valid_for: agent.approval_valid_for,
+                    ..AgentSpec::new(&agent.name, model.clone()).system(&agent.system).tools(&agent.tools)
+                };
+                let place = agent.origin.to_string();
+                registry.add_agent(spec).map_err(|e| ConfigError::new(place, e.to_string()))?;
+                continue;
+            }
+        };
+        missing_agents.insert(agent.name.clone(), why);
+    }
+    Ok(Executable { registry: Arc::new(registry), missing_agents, missing_tools, models })
+}
+
+fn add(registry: &mut Registry, tool: Tool, place: &str) -> Result<(), ConfigError> {
+    registry.add_tool(tool).map_err(|e| ConfigError::new(place, e.to_string()))
+}
+
+/// A pattern of an agent covers a tool.
+pub(crate) fn offers(pattern: &str, name: &str) -> bool {
+    pattern.strip_suffix('*').map_or(pattern == name, |prefix| name.starts_with(prefix))
+}
+
+fn build(model: &Model) -> Result<Arc<dyn AgentModel>, String> {
+    match &model.kind {
+        ModelKind::Scripted { script: None } => {
+            ScriptedModel::from_toml(&model.name, DEFAULT_SCRIPT).map(|m| Arc::new(m) as _).map_err(|e| e.to_string())
+        }
+        ModelKind::Scripted { script: Some(path) } => {
+            let text = std::fs::read_to_string(path).map_err(|e| {
+                format!("{}: model `{}`: the script {} cannot be read: {e}", model.origin, model.name, path.display())
+            })?;
+            ScriptedModel::from_toml(&model.name, &text)
+                .map(|m| Arc::new(m) as _)
+                .map_err(|e| format!("{}:{}: {}", path.display(), e.line, e.why))
+        }
+        ModelKind::Provider { provider, model: id, base_url, api_key_env, timeout, stream } => {
+            let api_key = match api_key_env {
+                None => None,
+                Some(variable) => Some(env(variable).filter(|key| !key.trim().is_empty()).ok_or_else(|| {
+                    format!("{}: model `{}`: the environment variable {variable} is not set", model.origin, model.name)
+                })?),
+            };
+            let config = ProviderConfig {
+                base_url: base_url.clone(),
+                api_key: api_key.map(Into::into),
+                timeout: *timeout,
+                stream: *stream,
+                ..ProviderConfig::new(&model.name, provider, id)
+            };
+            ProviderModel::new(config).map(|m| Arc::new(m) as _).map_err(|e| format!("{}: {e}", model.origin))
+        }
+    }
+}
+
+/// Says on standard error which model answers where no configuration chose one.
+pub(crate) fn announce(config: &Config, agent_model: &str) {
+    let Some(model) = config.models.iter().find(|m| m.name == agent_model) else { return };
+    match (&model.kind, &model.origin) {
+        (ModelKind::Scripted { script: None }, _) => terminal::note(
+            "no model is configured and no provider's key is in the environment: a scripted model answers, which plays a fixed \
+             script whatever it is asked",
+        ),
+        (ModelKind::Provider { provider, model, .. }, Origin::Env(variable)) => {
+            terminal::note(format!(
+                "no model is configured: {provider} {model} answers, because {variable} is in the environment"
+            ));
+        }
+        _ => {}
+    }
+}
+
+fn site(config: &Config) -> Result<Vec<Tool>, ConfigError> {
+    let Some(site) = &config.site else { return Ok(Vec::new()) };
+    let wrong = |what: String| ConfigError::new(site.origin.to_string(), what);
+    if site.origin == Origin::Default {
+        make_directory(&site.path).map_err(|e| wrong(format!("the bundled site {}: {e}", site.path.display())))?;
+    }
+    let open = Site::open(&site.path).map_err(|e| wrong(format!("{}: {e}", site.path.display())))?;
+    let mut approvals = SiteApprovals::default();
+    for (name, approval) in &site.approval {
+        match name.as_str() {
+            "site.update_page_metadata" => approvals.update = *approval,
+            "site.create_page" => approvals.create = *approval,
+            // Checked when the configuration was read.
+            _ => {}
+        }
+    }
+    Ok(open.tools_with(approvals))
+}
+
+/// Makes the directory of a file that nobody placed: the user's own, for the user alone.
+pub(crate) fn make_directory(file: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    match file.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => std::fs::DirBuilder::new().recursive(true).mode(0o700).create(parent),
+        _ => Ok(()),
+    }
+}

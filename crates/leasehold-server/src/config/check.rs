@@ -1,0 +1,479 @@
+//! What the parts of a configuration mean together: names, references and values that no single key can tell. The result is
+//! [`Config`], from which everything starts.
+
+use super::{
+    Found,
+    diagnostic::{ConfigError, Source, closest, suggest},
+    effective::{
+        Agent, Config, Http, Lease, Model, ModelKind, Origin, Reader, Setting, Site, any, at_least_one, plain, resolve,
+    },
+    file::{self, File},
+};
+use leasehold::agent::{registry::Price, tool::Approval};
+use leasehold::run::OnExpiry;
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use toml::Spanned;
+
+/// Tools of the bundled site, and whether they write.
+pub(crate) const SITE_TOOLS: [(&str, bool); 4] =
+    [("site.create_page", true), ("site.list_pages", false), ("site.read_page", false), ("site.update_page_metadata", true)];
+
+/// Keys of an HTTP tool that can be wrong by their value.
+const HTTP_KEYS: [&str; 8] = ["approval", "method", "url", "headers", "parameters", "outcomes", "verify", "timeout"];
+
+/// The agent there is when no other is configured.
+pub(crate) const DEFAULT_AGENT: &str = "assistant";
+/// The model an agent has when it does not say.
+pub(crate) const DEFAULT_MODEL: &str = "default";
+
+/// Providers that are used without a configuration when their key is in the environment, in this order.
+const KNOWN_KEYS: [(&str, &str, &str); 3] = [
+    ("OPENAI_API_KEY", "openai", "gpt-4o-mini"),
+    ("ANTHROPIC_API_KEY", "anthropic", "claude-haiku-4-5"),
+    ("GEMINI_API_KEY", "gemini", "gemini-2.5-flash"),
+];
+
+/// Who can serve a model.
+const PROVIDERS: [&str; 12] = [
+    "openai",
+    "anthropic",
+    "gemini",
+    "ollama",
+    "deepseek",
+    "fireworks",
+    "groq",
+    "mistral",
+    "openrouter",
+    "together",
+    "xai",
+    "scripted",
+];
+
+/// Reads a file's text and checks it; without one, the defaults.
+pub(crate) fn check(found: &Found, env: &dyn Fn(&str) -> Option<String>) -> Result<Config, ConfigError> {
+    let source = found.source.as_ref();
+    let file: File = match source {
+        Some(source) => toml::from_str(&source.text).map_err(|e| source.explain(&e))?,
+        None => File::default(),
+    };
+    let checker = Checker { found, source, env, reader: Reader { source, env } };
+    checker.config(&file)
+}
+
+struct Checker<'a> {
+    found: &'a Found,
+    source: Option<&'a Source>,
+    env: &'a dyn Fn(&str) -> Option<String>,
+    reader: Reader<'a>,
+}
+
+impl Checker<'_> {
+    fn error<T>(&self, at: &Spanned<T>, what: impl Into<String>) -> ConfigError {
+        match self.source {
+            Some(source) => source.error(&at.span(), what),
+            None => ConfigError::new("configuration", what),
+        }
+    }
+    fn place<T>(&self, at: &Spanned<T>) -> String {
+        self.source.map_or_else(String::new, |source| source.place(at.span().start))
+    }
+    fn base(&self) -> PathBuf {
+        self.source.and_then(|s| s.path.parent()).map_or_else(|| self.found.data_dir.clone(), Path::to_owned)
+    }
+
+    fn config(&self, file: &File) -> Result<Config, ConfigError> {
+        if let Some(mcp) = file.mcp.first() {
+            let name = mcp.get_ref().name.as_deref().unwrap_or("without a name");
+            return Err(self
+                .error(mcp, format!("MCP servers are not supported in this version (`{name}`)"))
+                .mend("remove the [[mcp]] section, or offer what it does as [[tool.http]]"));
+        }
+        if file.auth.local.as_ref().is_some_and(|l| *l.get_ref() == file::Local::Token)
+            && let Some(at) = &file.auth.local
+        {
+            return Err(self
+                .error(at, "local = \"token\" is not supported in this version")
+                .mend("whoever can open the store's file owns it: protect the file instead"));
+        }
+        let store = self.store(file)?;
+        let http = self.http(file)?;
+        let models = self.models(file)?;
+        let mut agents = self.agents(file, &models, &http)?;
+        if agents.is_empty() {
+            agents.push(default_agent(&http));
+        }
+        let site = self.site(file, &agents, &store.value)?;
+        let listen = SocketAddr::from(([127, 0, 0, 1], 7878));
+        Ok(Config {
+            file: self.source.map(|s| s.path.clone()),
+            store,
+            listen: self.listen(file, listen)?,
+            execute: self.reader.setting(
+                "LEASEHOLD_SERVER_EXECUTE",
+                plain("true or false"),
+                any,
+                file.server.execute.as_ref(),
+                true,
+            )?,
+            concurrency: self.reader.setting(
+                "LEASEHOLD_WORKER_CONCURRENCY",
+                plain("a whole number of at least 1"),
+                at_least_one,
+                file.worker.concurrency.as_ref(),
+                64,
+            )?,
+            lease: Lease::read(&self.reader, &file.lease)?,
+            admin_token_env: self.reader.setting(
+                "LEASEHOLD_AUTH_ADMIN_TOKEN_ENV",
+                plain("a name"),
+                any,
+                file.auth.admin_token_env.as_ref(),
+                "LEASEHOLD_ADMIN_TOKEN".into(),
+            )?,
+            models,
+            agents,
+            http,
+            site,
+        })
+    }
+
+    fn store(&self, file: &File) -> Result<Setting<PathBuf>, ConfigError> {
+        let default = match self.source {
+            Some(_) => "sqlite:leasehold.db".to_owned(),
+            None => format!("sqlite:{}", self.found.data_dir.join("leasehold.db").display()),
+        };
+        let url =
+            self.reader.setting("LEASEHOLD_STORE_URL", |t| Ok(t.trim().to_owned()), any, file.store.url.as_ref(), default)?;
+        let place = match (&url.origin, &file.store.url) {
+            (Origin::File(place), _) => place.clone(),
+            (Origin::Env(name), _) => format!("environment variable {name}"),
+            _ => String::new(),
+        };
+        // The environment knows nothing of the file's folder.
+        let base = match url.origin {
+            Origin::Env(_) => PathBuf::new(),
+            _ => self.base(),
+        };
+        let path = store_path(&url.value)
+            .map_err(|(what, mend)| ConfigError::new(place, what).mend(mend))
+            .map(|path| resolve(&base, path))?;
+        Ok(Setting { value: path, origin: url.origin })
+    }
+
+    fn listen(&self, file: &File, default: SocketAddr) -> Result<Setting<SocketAddr>, ConfigError> {
+        let parse = plain::<SocketAddr>("an address with a port, such as 127.0.0.1:7878");
+        let in_file = match &file.server.listen {
+            None => None,
+            Some(text) => {
+                let address = parse(text.get_ref()).map_err(|what| self.error(text, what))?;
+                Some(Spanned::new(text.span(), address))
+            }
+        };
+        self.reader.setting("LEASEHOLD_SERVER_LISTEN", &parse, any, in_file.as_ref(), default)
+    }
+
+    fn http(&self, file: &File) -> Result<Vec<Http>, ConfigError> {
+        let mut seen: HashMap<&str, String> = HashMap::new();
+        for spanned in &file.tool.http {
+            let tool = spanned.get_ref();
+            let name = tool.name.as_str();
+            match name.split_once('.') {
+                Some((source, rest)) if !source.is_empty() && !rest.is_empty() => {}
+                _ => {
+                    return Err(self
+                        .key_error(spanned, "name", format!("the tool name `{name}` is not of the form source.tool"))
+                        .mend(format!("name it after where it goes, for example `ledger.{name}`")));
+                }
+            }
+            if name.starts_with("site.") {
+                return Err(self
+                    .key_error(spanned, "name", format!("`{name}`: names that begin with `site.` belong to the bundled site"))
+                    .mend("choose another name before the dot"));
+            }
+            let place = self.key_place(spanned, "name");
+            if let Some(other) = seen.insert(name, place.clone()) {
+                return Err(ConfigError::new(place, format!("two tools are named `{name}`; the other one is at {other}"))
+                    .mend("rename one"));
+            }
+        }
+        Ok(file
+            .tool
+            .http
+            .iter()
+            .map(|spanned| Http {
+                tool: spanned.get_ref().clone(),
+                place: self.place(spanned),
+                places: HTTP_KEYS.into_iter().map(|key| (key.to_owned(), self.key_place(spanned, key))).collect(),
+            })
+            .collect())
+    }
+
+    /// Where a key of a table stands; the table itself where it has no line of its own.
+    fn key_place<T>(&self, table: &Spanned<T>, key: &str) -> String {
+        self.source.map_or_else(String::new, |source| source.key_place(table.span().start, key))
+    }
+    fn key_error<T>(&self, table: &Spanned<T>, key: &str, what: impl Into<String>) -> ConfigError {
+        ConfigError::new(self.key_place(table, key), what)
+    }
+
+    fn models(&self, file: &File) -> Result<Vec<Model>, ConfigError> {
+        if file.model.is_empty() {
+            return Ok(vec![self.automatic_model()]);
+        }
+        let mut seen = HashMap::new();
+        let mut models = Vec::new();
+        for spanned in &file.model {
+            let model = spanned.get_ref();
+            self.unique("models", &model.name, &mut seen)?;
+            models.push(self.model(spanned)?);
+        }
+        Ok(models)
+    }
+
+    fn automatic_model(&self) -> Model {
+        let known = KNOWN_KEYS.into_iter().find(|(key, ..)| (self.env)(key).is_some_and(|value| !value.trim().is_empty()));
+        let (kind, origin) = match known {
+            Some((key, provider, model)) => {
+                let kind = ModelKind::Provider {
+                    provider: provider.into(),
+                    model: model.into(),
+                    base_url: None,
+                    api_key_env: Some(key.into()),
+                    timeout: Duration::from_secs(120),
+                    stream: true,
+                };
+                (kind, Origin::Env(key.into()))
+            }
+            None => (ModelKind::Scripted { script: None }, Origin::Default),
+        };
+        Model { name: DEFAULT_MODEL.into(), kind, price: None, origin }
+    }
+
+    fn model(&self, spanned: &Spanned<file::Model>) -> Result<Model, ConfigError> {
+        let model = spanned.get_ref();
+        let provider = model.provider.get_ref().as_str();
+        if !PROVIDERS.contains(&provider) {
+            let mend = suggest(provider, &PROVIDERS);
+            return Err(self
+                .error(&model.provider, format!("there is no provider `{provider}`"))
+                .mend(format!("{mend} (openai with base_url for others that speak its protocol)")));
+        }
+        let kind = if provider == "scripted" {
+            for (key, given) in [
+                ("model", model.model.as_ref()),
+                ("base_url", model.base_url.as_ref()),
+                ("api_key_env", model.api_key_env.as_ref()),
+            ] {
+                if let Some(at) = given {
+                    return Err(self.error(at, format!("`{key}` has no meaning for a scripted model")).mend("remove it"));
+                }
+            }
+            let Some(script) = &model.script else {
+                return Err(self
+                    .error(&model.provider, "a scripted model needs the file of its script")
+                    .mend("add: script = \"demo.toml\""));
+            };
+            ModelKind::Scripted { script: Some(resolve(&self.base(), script.get_ref())) }
+        } else {
+            if let Some(at) = &model.script {
+                return Err(self
+                    .error(at, format!("`script` has no meaning for provider \"{}\"", provider))
+                    .mend("remove it, or use provider = \"scripted\""));
+            }
+            let Some(id) = &model.model else {
+                return Err(self
+                    .error(&model.provider, "which of the provider's models is meant?")
+                    .mend("add: model = \"..\", the provider's name of it"));
+            };
+            if let Some(at) = &model.base_url
+                && !["http://", "https://"].iter().any(|scheme| at.get_ref().starts_with(scheme))
+            {
+                return Err(self.error(at, format!("`{}` is not an http or https URL", at.get_ref())));
+            }
+            if let Some(at) = &model.api_key_env
+                && !is_env_name(at.get_ref())
+            {
+                // What stands there may be the key itself: it is not repeated.
+                return Err(self.error(at, "this is not the name of an environment variable").mend(
+                    "write the name of the variable that holds the key, never the key: api_key_env = \"OPENAI_API_KEY\"",
+                ));
+            }
+            ModelKind::Provider {
+                provider: provider.to_owned(),
+                model: id.get_ref().clone(),
+                base_url: model.base_url.as_ref().map(|s| s.get_ref().clone()),
+                api_key_env: model.api_key_env.as_ref().map(|s| s.get_ref().clone()),
+                timeout: match &model.timeout {
+                    Some(at) if at.get_ref().0.is_zero() => return Err(self.error(at, "must be longer than zero")),
+                    Some(at) => at.get_ref().0,
+                    None => Duration::from_secs(120),
+                },
+                stream: model.stream.unwrap_or(true),
+            }
+        };
+        let price = match &model.price {
+            None => None,
+            Some(at) => {
+                let file::Price { input, output, cached } = *at.get_ref();
+                let price = Price { input, output, cached: cached.unwrap_or(input) };
+                if [price.input, price.output, price.cached].iter().any(|p| !p.is_finite() || *p < 0.0) {
+                    return Err(self.error(at, "a price is a number that is not negative, in US dollars per million tokens"));
+                }
+                Some(price)
+            }
+        };
+        Ok(Model { name: model.name.get_ref().clone(), kind, price, origin: Origin::File(self.place(spanned)) })
+    }
+
+    fn agents(&self, file: &File, models: &[Model], http: &[Http]) -> Result<Vec<Agent>, ConfigError> {
+        let mut seen = HashMap::new();
+        let mut agents = Vec::new();
+        for spanned in &file.agent {
+            let agent = spanned.get_ref();
+            self.unique("agents", &agent.name, &mut seen)?;
+            let model = agent.model.as_ref().map_or(DEFAULT_MODEL, |m| m.get_ref().as_str());
+            if !models.iter().any(|m| m.name == model) {
+                let at = agent.model.as_ref().unwrap_or(&agent.name);
+                let names: Vec<&str> = models.iter().map(|m| m.name.as_str()).collect();
+                let mend = suggest(model, &names);
+                return Err(self
+                    .error(at, format!("agent `{}` names the model `{model}`, which is not there", agent.name.get_ref()))
+                    .mend(mend));
+            }
+            for pattern in &agent.tools {
+                self.pattern(agent.name.get_ref(), pattern, http)?;
+            }
+            let at_least = |value: &Option<Spanned<u32>>, default: u32| match value {
+                Some(at) => at_least_one(at.get_ref()).map(|()| *at.get_ref()).map_err(|what| self.error(at, what)),
+                None => Ok(default),
+            };
+            agents.push(Agent {
+                name: agent.name.get_ref().clone(),
+                model: model.to_owned(),
+                system: agent.system.clone(),
+                tools: agent.tools.iter().map(|t| t.get_ref().clone()).collect(),
+                max_rounds: at_least(&agent.max_rounds, leasehold::limits::ROUNDS_DEFAULT)?,
+                concurrency: at_least(&agent.concurrency, 16)?,
+                require_second_approver: agent.require_second_approver,
+                decision_deadline: agent.decision_deadline.and_then(|d| d.0),
+                on_decision_expired: match agent.on_decision_expired {
+                    file::OnExpired::Continue => OnExpiry::Continue,
+                    file::OnExpired::DeadLetter => OnExpiry::DeadLetter,
+                },
+                approval_valid_for: agent.approval_valid_for.as_ref().map_or(Duration::from_secs(24 * 3600), |p| p.get_ref().0),
+                origin: Origin::File(self.place(spanned)),
+            });
+        }
+        Ok(agents)
+    }
+
+    /// A pattern of an agent names at least one tool.
+    fn pattern(&self, agent: &str, pattern: &Spanned<String>, http: &[Http]) -> Result<(), ConfigError> {
+        let known: Vec<&str> =
+            SITE_TOOLS.iter().map(|(name, _)| *name).chain(http.iter().map(|h| h.tool.name.as_str())).collect();
+        let text = pattern.get_ref().as_str();
+        let is_there = match text.strip_suffix('*') {
+            Some(prefix) => known.iter().any(|name| name.starts_with(prefix)),
+            None => known.contains(&text),
+        };
+        if is_there {
+            return Ok(());
+        }
+        Err(self
+            .error(pattern, format!("agent `{agent}` is offered `{text}`, and there is no such tool"))
+            .mend(suggest(text, &known)))
+    }
+
+    fn unique(&self, what: &str, name: &Spanned<String>, seen: &mut HashMap<String, String>) -> Result<(), ConfigError> {
+        if name.get_ref().trim().is_empty() {
+            return Err(self.error(name, "a name must not be empty"));
+        }
+        match seen.insert(name.get_ref().clone(), self.place(name)) {
+            None => Ok(()),
+            Some(other) => Err(self
+                .error(name, format!("two {what} are named `{}`; the other one is at {other}", name.get_ref()))
+                .mend("rename one")),
+        }
+    }
+
+    fn site(&self, file: &File, agents: &[Agent], store: &Path) -> Result<Option<Site>, ConfigError> {
+        let mut approval = BTreeMap::new();
+        if let Some(spanned) = &file.tool.site {
+            let writes: Vec<&str> = SITE_TOOLS.iter().filter(|(_, write)| *write).map(|(name, _)| *name).collect();
+            for (name, word) in &spanned.get_ref().approval {
+                if !writes.contains(&name.get_ref().as_str()) {
+                    let mut error = self.error(name, format!("`{}` is not a write of the bundled site", name.get_ref()));
+                    error = match closest(name.get_ref(), writes.iter().copied()) {
+                        Some(meant) => error.mend(format!("did you mean \"{meant}\"?")),
+                        None => error.mend(format!("there are: {}", writes.join(", "))),
+                    };
+                    return Err(error);
+                }
+                let word = match word {
+                    file::ApprovalWord::Required => Approval::Required,
+                    file::ApprovalWord::None => Approval::None,
+                };
+                approval.insert(name.get_ref().clone(), word);
+            }
+        }
+        let offered = agents.iter().flat_map(|a| &a.tools).any(|pattern| {
+            SITE_TOOLS
+                .iter()
+                .any(|(name, _)| pattern.strip_suffix('*').map_or(pattern == name, |prefix| name.starts_with(prefix)))
+        });
+        let path = file.tool.site.as_ref().and_then(|s| s.get_ref().path.as_ref());
+        Ok(match (&file.tool.site, path) {
+            (Some(at), Some(path)) => {
+                Some(Site { path: resolve(&self.base(), path.get_ref()), approval, origin: Origin::File(self.place(at)) })
+            }
+            (Some(at), None) => {
+                Some(Site { path: store.with_file_name("site.db"), approval, origin: Origin::File(self.place(at)) })
+            }
+            (None, _) => offered.then(|| Site { path: store.with_file_name("site.db"), approval, origin: Origin::Default }),
+        })
+    }
+}
+
+fn default_agent(http: &[Http]) -> Agent {
+    Agent {
+        name: DEFAULT_AGENT.into(),
+        model: DEFAULT_MODEL.into(),
+        system: "You are a careful assistant. Use the tools you are offered; say plainly what you did and what you did not do."
+            .into(),
+        tools: std::iter::once("site.*".to_owned()).chain(http.iter().map(|h| h.tool.name.clone())).collect(),
+        max_rounds: leasehold::limits::ROUNDS_DEFAULT,
+        concurrency: 16,
+        require_second_approver: false,
+        decision_deadline: None,
+        on_decision_expired: OnExpiry::Continue,
+        approval_valid_for: Duration::from_secs(24 * 3600),
+        origin: Origin::Default,
+    }
+}
+
+fn is_env_name(text: &str) -> bool {
+    !text.is_empty()
+        && !text.starts_with(|c: char| c.is_ascii_digit())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// The file of `sqlite:PATH`.
+fn store_path(url: &str) -> Result<&str, (String, String)> {
+    let mend = "write: url = \"sqlite:leasehold.db\"".to_owned();
+    if url.starts_with("postgres:") || url.starts_with("postgresql:") {
+        // The URL may hold a password: it is not repeated.
+        return Err(("PostgreSQL is not in this version".into(), mend));
+    }
+    match url.strip_prefix("sqlite:") {
+        Some(path) => {
+            let path = path.strip_prefix("//").unwrap_or(path);
+            if path.is_empty() { Err(("the store's URL names no file".into(), mend)) } else { Ok(path) }
+        }
+        None => Err(("the store's URL does not begin with `sqlite:`".into(), mend)),
+    }
+}

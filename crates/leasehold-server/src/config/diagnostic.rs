@@ -1,0 +1,208 @@
+//! Errors of configuration: which file and line, what is wrong, and how to mend it.
+
+use std::{
+    fmt, io,
+    ops::Range,
+    path::{Path, PathBuf},
+};
+
+/// Bytes of a configuration file; more is refused before it is read as one.
+pub(crate) const FILE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Something in the configuration cannot be used. Nothing was started.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) struct ConfigError {
+    /// `leasehold.toml:12`, or the environment variable.
+    pub(crate) place: String,
+    /// What is wrong.
+    pub(crate) what: String,
+    /// What to do about it.
+    pub(crate) mend: Option<String>,
+}
+
+impl ConfigError {
+    /// Without a mend.
+    pub(crate) fn new(place: impl Into<String>, what: impl Into<String>) -> Self {
+        Self { place: place.into(), what: what.into(), mend: None }
+    }
+    /// With what to do about it.
+    pub(crate) fn mend(mut self, mend: impl Into<String>) -> Self {
+        self.mend = Some(mend.into());
+        self
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.what)?;
+        match &self.mend {
+            Some(mend) => write!(f, "\n  {mend}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A configuration file's text, and where in it a byte is.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    /// As it was asked for.
+    pub(crate) path: PathBuf,
+    /// Without a byte-order mark.
+    pub(crate) text: String,
+}
+
+impl Source {
+    /// Reads a file that has to be there.
+    pub(crate) fn read(path: &Path) -> Result<Self, ConfigError> {
+        let place = path.display().to_string();
+        let failed = |e: &io::Error| ConfigError::new(&place, format!("the configuration cannot be read: {e}"));
+        let size = std::fs::metadata(path).map_err(|e| failed(&e))?.len();
+        if size > FILE_BYTES_MAX {
+            return Err(ConfigError::new(
+                &place,
+                format!("the configuration has {size} bytes; at most {FILE_BYTES_MAX} are read"),
+            )
+            .mend("keep long texts, such as a model's script, in files of their own"));
+        }
+        Self::new(path, std::fs::read(path).map_err(|e| failed(&e))?)
+    }
+
+    /// From bytes.
+    pub(crate) fn new(path: &Path, bytes: Vec<u8>) -> Result<Self, ConfigError> {
+        let mut text = String::from_utf8(bytes).map_err(|e| {
+            let good = &e.as_bytes()[..e.utf8_error().valid_up_to()];
+            let line = good.iter().filter(|&&b| b == b'\n').count() + 1;
+            ConfigError::new(format!("{}:{line}", path.display()), "this is not UTF-8 text").mend("save the file as UTF-8")
+        })?;
+        if text.starts_with('\u{feff}') {
+            text.drain(..'\u{feff}'.len_utf8());
+        }
+        Ok(Self { path: path.to_owned(), text })
+    }
+
+    /// `file:line` of a byte.
+    pub(crate) fn place(&self, at: usize) -> String {
+        let before = self.text.as_bytes().get(..at.min(self.text.len())).unwrap_or_default();
+        let line = before.iter().filter(|&&b| b == b'\n').count() + 1;
+        format!("{}:{line}", self.path.display())
+    }
+
+    /// `file:line` of a key in the table that starts at a byte; the table's own where the key has no line.
+    pub(crate) fn key_place(&self, table: usize, key: &str) -> String {
+        let mut at = table;
+        let rest = self.text.get(table..).unwrap_or_default();
+        for (index, line) in rest.split_inclusive('\n').enumerate() {
+            let code = line.trim_start();
+            if index > 0 && code.starts_with('[') {
+                break;
+            }
+            if code.strip_prefix(key).is_some_and(|after| after.trim_start().starts_with('=')) {
+                return self.place(at);
+            }
+            at += line.len();
+        }
+        self.place(table)
+    }
+
+    /// An error at a span.
+    pub(crate) fn error(&self, span: &Range<usize>, what: impl Into<String>) -> ConfigError {
+        ConfigError::new(self.place(span.start), what)
+    }
+
+    /// An error of the parser, in our words.
+    pub(crate) fn explain(&self, error: &toml::de::Error) -> ConfigError {
+        let span = error.span().unwrap_or(0..0);
+        let found = self.text.get(span.clone()).unwrap_or_default().trim();
+        let (what, mend) = explain(error.message(), found);
+        ConfigError { place: self.place(span.start), what, mend }
+    }
+}
+
+/// The words in backticks of a parser's message.
+fn quoted(message: &str) -> Vec<&str> {
+    message.split('`').skip(1).step_by(2).collect()
+}
+
+/// The known word that is meant by a misspelt one.
+pub(crate) fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    known
+        .into_iter()
+        .map(|candidate| (strsim::jaro_winkler(word, candidate), candidate))
+        .filter(|(score, _)| *score > 0.8)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, candidate)| candidate)
+}
+
+/// `did you mean ..? There are: ..`
+pub(crate) fn suggest(word: &str, known: &[&str]) -> String {
+    let all = match known {
+        [] => "there are none".to_owned(),
+        known => format!("there are: {}", known.join(", ")),
+    };
+    match closest(word, known.iter().copied()) {
+        Some(meant) => format!("did you mean `{meant}`? {}{}", all[..1].to_uppercase(), &all[1..]),
+        None => all,
+    }
+}
+
+/// What a missing key is for.
+fn missing(key: &str) -> String {
+    match key {
+        "effect" => {
+            "say what the tool does to the world, there is no default: effect = \"read_only\", \"idempotent_write\" (a \
+                     repeat with the same key converges) or \"non_idempotent_write\" (a repeat is a second effect)"
+                .into()
+        }
+        "name" => "give it a name: name = \"..\"".into(),
+        "provider" => {
+            "say who serves the model: provider = \"openai\", \"anthropic\", \"gemini\", \"ollama\" or \"scripted\"".into()
+        }
+        other => format!("add: {other} = .."),
+    }
+}
+
+fn explain(message: &str, found: &str) -> (String, Option<String>) {
+    let words = quoted(message);
+    if let ([key, known @ ..], true) = (words.as_slice(), message.starts_with("unknown field")) {
+        return (format!("unknown key `{key}`"), Some(suggest(key, known)));
+    }
+    if let ([value, known @ ..], true) = (words.as_slice(), message.starts_with("unknown variant")) {
+        return (format!("`{value}` is not one of the values of this key"), Some(suggest(value, known)));
+    }
+    if let ([key], true) = (words.as_slice(), message.starts_with("missing field")) {
+        return (format!("the key `{key}` is missing"), Some(missing(key)));
+    }
+    if message.starts_with("duplicate key") {
+        return (format!("the key `{}` is there twice", found.trim_matches('"')), Some("keep one of them".into()));
+    }
+    let whole =
+        ["u8", "u16", "u32", "u64", "usize"].into_iter().find_map(|int| message.strip_suffix(&format!("expected {int}")));
+    match whole {
+        Some(rest) => (format!("{rest}expected a whole number that is not negative"), None),
+        None => (message.to_owned(), None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misspelt_key_is_answered_with_the_one_that_is_meant() {
+        let (what, mend) = explain("unknown field `efect`, expected one of `name`, `effect`", "efect");
+        assert_eq!(what, "unknown key `efect`");
+        assert_eq!(mend.unwrap(), "did you mean `effect`? There are: name, effect");
+    }
+
+    #[test]
+    fn a_far_off_key_is_answered_with_those_there_are() {
+        let (_, mend) = explain("unknown field `zzz`, expected `ttl` or `backoff`", "zzz");
+        assert_eq!(mend.unwrap(), "there are: ttl, backoff");
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_named_with_their_line() {
+        let error = Source::new(Path::new("x.toml"), b"[store]\nurl = \"\xff\"".to_vec()).unwrap_err();
+        assert_eq!(error.to_string(), "x.toml:2: this is not UTF-8 text\n  save the file as UTF-8");
+    }
+}

@@ -1,0 +1,268 @@
+use super::{check::check, diagnostic::Source, *};
+use leasehold::agent::tool::Approval;
+use std::time::Duration;
+
+fn read_with(text: &str, env: &[(&str, &str)]) -> Result<Config, String> {
+    let env: Vec<(String, String)> = env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+    let source = Source::new(Path::new("/etc/lh/leasehold.toml"), text.as_bytes().to_vec()).map_err(|e| e.to_string())?;
+    let found = Found { source: Some(source), data_dir: "/data/leasehold".into() };
+    check(&found, &|name| env.iter().find(|(k, _)| k == name).map(|(_, v)| v.clone())).map_err(|e| e.to_string())
+}
+
+fn read(text: &str) -> Result<Config, String> {
+    read_with(text, &[])
+}
+
+fn wrong(text: &str) -> String {
+    read(text).expect_err("the configuration is wrong")
+}
+
+const TOOL: &str = r#"
+[[tool.http]]
+name = "ledger.append"
+description = "Append one line to the ledger"
+effect = "non_idempotent_write"
+method = "POST"
+url = "http://127.0.0.1:9000/append"
+parameters = { type = "object", properties = { text = { type = "string" } }, required = ["text"] }
+"#;
+
+#[test]
+fn the_documented_example_works_but_for_what_is_not_there_yet() {
+    let text = r#"
+[store]
+url = "sqlite:leasehold.db"
+[server]
+listen = "127.0.0.1:7878"
+execute = true
+[worker]
+concurrency = 64
+[lease]
+ttl = "60s"
+sweep_interval = "5s"
+max_requeues = 3
+backoff = { initial = "5s", factor = 2.0, max = "10m", jitter = true }
+[auth]
+admin_token_env = "LEASEHOLD_ADMIN_TOKEN"
+[[model]]
+name = "default"
+provider = "openai"
+model = "gpt-4o-mini"
+base_url = "https://example.org/v1"
+api_key_env = "OPENAI_API_KEY"
+timeout = "120s"
+price = { input = 0.15, output = 0.60, cached = 0.075 }
+[[agent]]
+name = "editor"
+model = "default"
+system = "You keep the site tidy."
+tools = ["site.*", "ledger.append"]
+max_rounds = 20
+concurrency = 16
+require_second_approver = false
+decision_deadline = "none"
+on_decision_expired = "continue"
+approval_valid_for = "24h"
+[[tool.http]]
+name = "ledger.append"
+description = "Append one line to the ledger"
+effect = "non_idempotent_write"
+approval = "required"
+method = "POST"
+url = "http://127.0.0.1:9000/append"
+headers = { Authorization = { env = "LEDGER_TOKEN", prefix = "Bearer " }, X-Org = "acme" }
+body = "json"
+parameters = { type = "object", properties = { text = { type = "string" } }, required = ["text"] }
+timeout = "30s"
+max_response = "1MiB"
+outcomes = { done = [409], not_applied = [503] }
+"#;
+    let config = read(text).unwrap();
+    assert_eq!(config.store.value, Path::new("/etc/lh/leasehold.db"));
+    assert_eq!(config.lease.backoff_max.value.0, Duration::from_secs(600));
+    assert_eq!(config.agents[0].tools, ["site.*", "ledger.append"]);
+    assert_eq!(config.site.unwrap().path, Path::new("/etc/lh/site.db"));
+}
+
+#[test]
+fn an_empty_file_is_the_defaults_beside_the_file() {
+    let config = read("").unwrap();
+    assert_eq!(config.store.value, Path::new("/etc/lh/leasehold.db"));
+    assert_eq!(config.agents[0].name, "assistant");
+    assert!(matches!(config.models[0].kind, ModelKind::Scripted { script: None }));
+}
+
+#[test]
+fn without_a_file_the_store_is_in_the_users_data_directory() {
+    let found = Found { source: None, data_dir: "/data/leasehold".into() };
+    let config = check(&found, &|_| None).unwrap();
+    assert_eq!(config.store.value, Path::new("/data/leasehold/leasehold.db"));
+    assert_eq!(config.site.unwrap().path, Path::new("/data/leasehold/site.db"));
+}
+
+#[test]
+fn a_known_key_in_the_environment_chooses_its_provider() {
+    let config = read_with("", &[("GEMINI_API_KEY", "k"), ("ANTHROPIC_API_KEY", " ")]).unwrap();
+    let ModelKind::Provider { provider, api_key_env, .. } = &config.models[0].kind else { panic!("a provider") };
+    assert_eq!((provider.as_str(), api_key_env.as_deref()), ("gemini", Some("GEMINI_API_KEY")));
+}
+
+#[test]
+fn an_unknown_key_is_named_with_its_line_and_the_one_that_is_meant() {
+    let error = wrong("[lease]\nttl = \"60s\"\nsweep_intervall = \"5s\"\n");
+    assert!(error.starts_with("/etc/lh/leasehold.toml:3: unknown key `sweep_intervall`"), "{error}");
+    assert!(error.contains("did you mean `sweep_interval`?"), "{error}");
+}
+
+#[test]
+fn an_unknown_section_is_named() {
+    let error = wrong("\n[leases]\nttl = \"60s\"\n");
+    assert!(error.starts_with("/etc/lh/leasehold.toml:2: unknown key `leases`"), "{error}");
+    assert!(error.contains("did you mean `lease`?"), "{error}");
+}
+
+#[test]
+fn a_tool_without_an_effect_is_refused_because_there_is_no_default() {
+    let error = wrong(&TOOL.replace("effect = \"non_idempotent_write\"\n", ""));
+    assert!(error.starts_with("/etc/lh/leasehold.toml:2: the key `effect` is missing"), "{error}");
+    assert!(error.contains("there is no default"), "{error}");
+}
+
+#[test]
+fn an_effect_that_is_none_is_refused_with_those_there_are() {
+    let error = wrong(&TOOL.replace("non_idempotent_write", "idempotent"));
+    assert!(error.starts_with("/etc/lh/leasehold.toml:5: "), "{error}");
+    assert!(error.contains("idempotent_write"), "{error}");
+}
+
+#[test]
+fn two_of_one_name_are_refused_with_both_lines() {
+    let error = wrong(&format!("{TOOL}{TOOL}"));
+    assert!(error.starts_with("/etc/lh/leasehold.toml:11: two tools are named `ledger.append`"), "{error}");
+    assert!(error.contains("leasehold.toml:3"), "{error}");
+    let model = "[[model]]\nname = \"m\"\nprovider = \"openai\"\nmodel = \"x\"\n";
+    assert!(wrong(&format!("{model}{model}")).starts_with("/etc/lh/leasehold.toml:6: two models are named `m`"));
+    let agent = "[[agent]]\nname = \"a\"\n";
+    assert!(wrong(&format!("{agent}{agent}")).starts_with("/etc/lh/leasehold.toml:4: two agents are named `a`"));
+}
+
+#[test]
+fn an_agent_that_names_what_is_not_there_is_refused() {
+    let error = wrong("[[agent]]\nname = \"a\"\nmodel = \"defualt\"\n");
+    assert!(error.starts_with("/etc/lh/leasehold.toml:3: agent `a` names the model `defualt`"), "{error}");
+    assert!(error.contains("did you mean `default`?"), "{error}");
+    let error = wrong("[[agent]]\nname = \"a\"\ntools = [\"site.*\",\n  \"ledger.apend\"]\n");
+    assert!(error.starts_with("/etc/lh/leasehold.toml:4: agent `a` is offered `ledger.apend`"), "{error}");
+}
+
+#[test]
+fn a_key_that_is_there_twice_is_named() {
+    let error = wrong("[store]\nurl = \"sqlite:a\"\nurl = \"sqlite:b\"\n");
+    assert_eq!(error, "/etc/lh/leasehold.toml:3: the key `url` is there twice\n  keep one of them");
+}
+
+#[test]
+fn durations_are_refused_without_or_with_a_wrong_unit_and_when_negative() {
+    for (value, what) in [
+        ("\"60 parsecs\"", "`60 parsecs` is not a duration: write a number with a unit"),
+        ("\"60\"", "`60` is not a duration"),
+        ("60", "expected a duration with its unit"),
+        ("\"-5s\"", "`-5s` is negative"),
+        ("\"0s\"", "a lease must last at least 300ms"),
+    ] {
+        let error = wrong(&format!("[lease]\n\nttl = {value}\n"));
+        assert!(error.starts_with("/etc/lh/leasehold.toml:3: "), "{value}: {error}");
+        assert!(error.contains(what), "{value}: {error}");
+    }
+}
+
+#[test]
+fn durations_are_read_as_people_write_them() {
+    for (value, seconds) in [("60s", 60), ("5m", 300), ("1h 30m", 5400), ("24h", 86_400), ("PT2M", 120), ("2 minutes", 120)] {
+        assert_eq!(
+            read(&format!("[lease]\nttl = \"{value}\"\n")).unwrap().lease.ttl.value.0,
+            Duration::from_secs(seconds),
+            "{value}"
+        );
+    }
+}
+
+#[test]
+fn numbers_that_are_negative_or_zero_are_refused() {
+    let error = wrong("[lease]\nmax_requeues = -1\n");
+    assert!(error.starts_with("/etc/lh/leasehold.toml:2: "), "{error}");
+    assert!(error.contains("a whole number that is not negative"), "{error}");
+    assert!(wrong("[worker]\nconcurrency = 0\n").contains(":2: must be at least 1"));
+    assert!(wrong("[lease]\nbackoff = { factor = 0.5 }\n").contains("at least 1"));
+}
+
+#[test]
+fn a_byte_order_mark_and_windows_line_ends_work() {
+    let config = read("\u{feff}[lease]\r\nttl = \"30s\"\r\n").unwrap();
+    assert_eq!(config.lease.ttl.value.0, Duration::from_secs(30));
+    let error = wrong("\u{feff}[lease]\r\nttl = \"30s\"\r\nttll = 1\r\n");
+    assert!(error.starts_with("/etc/lh/leasehold.toml:3: "), "{error}");
+}
+
+#[test]
+fn a_file_that_is_too_large_is_refused_with_the_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("leasehold.toml");
+    std::fs::write(&path, format!("# {}", "x".repeat(1024 * 1024))).unwrap();
+    let error = load(Some(&path), &|_| None).unwrap_err().to_string();
+    assert!(error.contains("at most 1048576 are read"), "{error}");
+}
+
+#[test]
+fn text_that_is_no_toml_is_refused_with_its_line() {
+    let error = wrong("[store]\nurl = sqlite\n");
+    assert!(error.starts_with("/etc/lh/leasehold.toml:2: "), "{error}");
+}
+
+#[test]
+fn what_is_not_in_this_version_is_refused_clearly() {
+    assert!(
+        wrong("\n[[mcp]]\nname = \"files\"\ncommand = [\"npx\"]\n")
+            .contains(":2: MCP servers are not supported in this version")
+    );
+    let error = wrong("[store]\nurl = \"postgres://user:hunter2@host/db\"\n");
+    assert!(error.contains("PostgreSQL is not in this version"), "{error}");
+    assert!(!error.contains("hunter2"), "{error}");
+    assert!(wrong("[auth]\nlocal = \"token\"\n").contains("not supported in this version"));
+}
+
+#[test]
+fn a_key_written_where_its_variable_belongs_is_not_repeated() {
+    let error = wrong("[[model]]\nname = \"m\"\nprovider = \"openai\"\nmodel = \"x\"\napi_key_env = \"sk-proj-12345\"\n");
+    assert!(error.contains(":5: this is not the name of an environment variable"), "{error}");
+    assert!(!error.contains("12345"), "{error}");
+}
+
+#[test]
+fn the_environment_overrides_the_file_and_is_named_in_its_errors() {
+    let text = "[lease]\nttl = \"30s\"\n";
+    let config = read_with(text, &[("LEASEHOLD_LEASE_TTL", "9s"), ("LEASEHOLD_STORE_URL", "sqlite:/tmp/x.db")]).unwrap();
+    assert_eq!(config.lease.ttl.value.0, Duration::from_secs(9));
+    assert_eq!(config.lease.ttl.origin, Origin::Env("LEASEHOLD_LEASE_TTL".into()));
+    assert_eq!(config.store.value, Path::new("/tmp/x.db"));
+    let error = read_with(text, &[("LEASEHOLD_LEASE_TTL", "soon")]).unwrap_err();
+    assert!(error.starts_with("environment variable LEASEHOLD_LEASE_TTL: `soon` is not a duration"), "{error}");
+}
+
+#[test]
+fn the_operator_can_let_a_write_of_the_site_run() {
+    let config = read("[tool.site]\npath = \"pages.db\"\napproval = { \"site.update_page_metadata\" = \"none\" }\n").unwrap();
+    let site = config.site.unwrap();
+    assert_eq!(site.path, Path::new("/etc/lh/pages.db"));
+    assert_eq!(site.approval.get("site.update_page_metadata"), Some(&Approval::None));
+    let error = wrong("[tool.site]\napproval = { \"site.read_page\" = \"none\" }\n");
+    assert!(error.contains(":2: `site.read_page` is not a write"), "{error}");
+}
+
+#[test]
+fn an_approval_that_is_not_one_of_the_two_words_is_refused() {
+    for value in ["false", "\"no\"", "\"\"", "\"None\""] {
+        let error = wrong(&TOOL.replace("method =", &format!("approval = {value}\nmethod =")));
+        assert!(error.starts_with("/etc/lh/leasehold.toml:6: "), "{value}: {error}");
+    }
+}

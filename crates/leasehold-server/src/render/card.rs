@@ -1,0 +1,86 @@
+//! The card: what exactly a person releases. Everything on it that came from a model, a tool or the far side is made visible
+//! by the screen; the lines that ask are this program's own.
+
+use super::{BLOCK_LINES_MAX, Subject, arguments, effect_words, when};
+use crate::{
+    terminal::{Look, Screen, span},
+    wire::standing_card,
+};
+use leasehold::run::{CallId, CardCall, OpenCall};
+
+/// The calls on the standing card that have no outcome yet, with their place in the row.
+fn open_calls<'a>(subject: &Subject<'a>) -> Vec<(&'a CardCall, &'a OpenCall)> {
+    let (Some(suspended), Some(turn)) = (standing_card(subject.row, subject.entries), subject.row.turn.as_ref()) else {
+        return Vec::new();
+    };
+    suspended.card.calls.iter().filter_map(|card| Some((card, turn.call(&card.id).filter(|call| call.is_pending())?))).collect()
+}
+
+/// The digest that a decision has to name.
+fn digest(subject: &Subject<'_>) -> Option<String> {
+    let turn = subject.row.turn.as_ref()?;
+    turn.digest.clone().or_else(|| standing_card(subject.row, subject.entries).map(|s| s.digest.clone()))
+}
+
+/// Shows every call of the card; `only`: one of them.
+pub(crate) fn card(screen: &mut Screen, subject: &Subject<'_>, only: Option<&CallId>) {
+    for (index, (card, open)) in open_calls(subject).into_iter().enumerate() {
+        if only.is_some_and(|id| id != &card.id) {
+            continue;
+        }
+        if index > 0 && only.is_none() {
+            screen.gap();
+        }
+        let decided = match &open.verdict {
+            Some(verdict) => format!("  {} by {}", if verdict.approved { "approved" } else { "denied" }, verdict.by),
+            None => String::new(),
+        };
+        screen.spans(&[
+            span(Look::Plain, "  "),
+            span(Look::Strong, &card.tool.name),
+            span(Look::Faint, format!("  call {}", card.id)),
+            span(Look::Good, decided),
+        ]);
+        let mut fact = |name: &str, look: Look, value: &str| {
+            screen.spans(&[span(Look::Faint, format!("    {name:<11}")), span(look, value)]);
+        };
+        fact("effect", Look::Plain, effect_words(card.tool.effect));
+        fact("goes to", Look::Plain, &format!("{} ({})", card.tool.endpoint, card.tool.source));
+        if let Some(why) = &card.why {
+            fact("asked, as", Look::Warn, why);
+        }
+        if let Some(condition) = &card.precondition {
+            fact("only while", Look::Plain, condition);
+        }
+        let preview = card.preview.as_deref().map(str::trim_end);
+        match preview {
+            None => fact("change", Look::Plain, "(this tool has no preview)"),
+            Some(text) if !text.contains('\n') => fact("change", Look::Strong, text),
+            Some(_) => {}
+        }
+        if let Some(text) = preview.filter(|text| text.contains('\n')) {
+            screen.styled(Look::Faint, "    change");
+            screen.block(6, text, BLOCK_LINES_MAX);
+        }
+        screen.styled(Look::Faint, "    arguments");
+        arguments(screen, 6, &card.arguments);
+    }
+    if only.is_none()
+        && let Some(deadline) = subject.row.turn.as_ref().and_then(|turn| turn.deadline)
+    {
+        screen.fact(11, "  decide by", when(deadline, subject.now));
+    }
+}
+
+/// The commands that decide.
+pub(crate) fn how_to_decide(screen: &mut Screen, subject: &Subject<'_>) {
+    let Some(digest) = digest(subject) else { return };
+    let (command, id) = (subject.command, subject.row.id);
+    screen.styled(Look::Faint, "  to decide about exactly this:");
+    screen.line(format!("    {command} approve {id} --digest {digest}"));
+    screen.line(format!("    {command} deny {id} --digest {digest} --reason \"..\""));
+    let undecided: Vec<_> = open_calls(subject).into_iter().filter(|(_, open)| open.is_undecided()).collect();
+    if let [(first, _), _, ..] = undecided.as_slice() {
+        screen.styled(Look::Faint, format!("  for one call only, add for example: --call {}", first.id));
+    }
+}

@@ -1,0 +1,63 @@
+//! Lists: runs, and the inbox of what waits for a person.
+
+use super::ago;
+use crate::terminal::Screen;
+use jiff::Timestamp;
+use leasehold::store::Listed;
+
+/// The shortest end of an id that tells it from the others of a list, at least eight characters.
+fn short_ids(ids: &[String]) -> Vec<String> {
+    let length = (8..=36)
+        .find(|&n| {
+            let mut ends: Vec<&str> = ids.iter().map(|id| tail(id, n)).collect();
+            ends.sort_unstable();
+            ends.windows(2).all(|pair| pair[0] != pair[1])
+        })
+        .unwrap_or(36);
+    ids.iter().map(|id| tail(id, length).to_owned()).collect()
+}
+
+fn tail(id: &str, n: usize) -> &str {
+    id.get(id.len().saturating_sub(n)..).unwrap_or(id)
+}
+
+fn state(listed: &Listed) -> String {
+    let reason = listed.reason.as_deref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+    let cancel = if listed.cancel_requested && listed.state != "cancelled" { ", cancel requested" } else { "" };
+    format!("{}{reason}{cancel}", listed.state)
+}
+
+/// Runs, newest first.
+pub(crate) fn runs_table(screen: &mut Screen, runs: &[Listed], now: Timestamp) {
+    let ids = short_ids(&runs.iter().map(|run| run.id.to_string()).collect::<Vec<_>>());
+    let rows: Vec<Vec<String>> = runs
+        .iter()
+        .zip(ids)
+        .map(|(run, id)| {
+            let flight = run.fence_tool.clone().unwrap_or_default();
+            vec![
+                id,
+                state(run),
+                run.agent.clone(),
+                run.owner.clone(),
+                ago(run.created_at, now),
+                flight,
+                run.holder.clone().unwrap_or_default(),
+            ]
+        })
+        .collect();
+    screen.table(&["run", "state", "agent", "owner", "age", "write in flight", "holder"], &rows);
+}
+
+/// What waits for a person: kind, run and what it is about.
+pub(crate) fn inbox_table(screen: &mut Screen, items: &[(&'static str, &Listed, String)], now: Timestamp) {
+    let ids = short_ids(&items.iter().map(|(_, run, _)| run.id.to_string()).collect::<Vec<_>>());
+    let rows: Vec<Vec<String>> = items
+        .iter()
+        .zip(ids)
+        .map(|((kind, run, about), id)| {
+            vec![kind.replace('_', " "), id, run.agent.clone(), about.clone(), ago(run.since, now), run.owner.clone()]
+        })
+        .collect();
+    screen.table(&["what", "run", "agent", "about", "since", "owner"], &rows);
+}

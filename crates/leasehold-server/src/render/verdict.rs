@@ -1,0 +1,172 @@
+//! The first line about a run: where it stands, in one sentence that needs no other knowledge.
+
+use super::{Subject, many};
+use crate::terminal::Look;
+use leasehold::run::{EntryBody, Outcome, Reason, State, WaitKind};
+
+/// The sentence, and how it looks.
+pub(crate) fn sentence(subject: &Subject<'_>) -> (Look, String) {
+    let row = subject.row;
+    match row.state {
+        State::Queued => (Look::Plain, queued(subject)),
+        State::Running => {
+            let holder = row.lease.as_ref().map_or("nobody", |lease| lease.holder.as_str());
+            let flight = match &row.fence {
+                Some(fence) => format!("; {} is in flight", fence.tool),
+                None => String::new(),
+            };
+            (Look::Plain, format!("Running: {holder} executes it{flight}."))
+        }
+        State::Cancelling => {
+            let what = match &row.fence {
+                Some(fence) => format!("{} is in flight and is waited for", fence.tool),
+                None => "its holder has still to hear it".to_owned(),
+            };
+            (Look::Warn, format!("Being cancelled: {what}; nothing new starts."))
+        }
+        State::WaitingForApproval => (Look::Warn, waiting(subject)),
+        State::WaitingForInput => (Look::Warn, "Waits for a person: values are asked for.".into()),
+        State::Completed => (Look::Good, completed(subject)),
+        State::Failed => (Look::Bad, failed(subject)),
+        State::Cancelled => (Look::Plain, format!("Cancelled{}.", unknown_writes(subject))),
+        State::Dead => dead(subject),
+    }
+}
+
+fn queued(subject: &Subject<'_>) -> String {
+    let row = subject.row;
+    let due =
+        if row.due_at > subject.now { format!(", not before {}", super::when(row.due_at, subject.now)) } else { String::new() };
+    let fence = match &row.fence {
+        Some(fence) if fence.verifiable => format!("; before anything else {} is asked whether it happened", fence.tool),
+        Some(fence) => format!("; before anything else {} is repeated with the same key", fence.tool),
+        None => String::new(),
+    };
+    let cancel = if row.cancel_requested { "; a cancel was accepted" } else { "" };
+    format!("Queued: waits for a worker{due}{fence}{cancel}.")
+}
+
+fn waiting(subject: &Subject<'_>) -> String {
+    let undecided: Vec<&str> = subject
+        .row
+        .turn
+        .iter()
+        .flat_map(|turn| turn.calls.iter())
+        .filter(|call| call.is_undecided())
+        .map(|call| call.tool.as_str())
+        .collect();
+    if crate::wire::standing_card(subject.row, subject.entries).is_some_and(|s| s.card.kind == WaitKind::Input) {
+        return "Waits for a person: values are asked for.".into();
+    }
+    match undecided.as_slice() {
+        [one] => format!("Waits for a person: {one} runs only if somebody approves it."),
+        several => {
+            format!(
+                "Waits for a person: {} run only if somebody approves them: {}.",
+                many(several.len(), "call"),
+                several.join(", ")
+            )
+        }
+    }
+}
+
+fn writes_done(subject: &Subject<'_>) -> usize {
+    let stamped: Vec<_> = subject
+        .entries
+        .iter()
+        .filter_map(|entry| match &entry.body {
+            EntryBody::WriteStamped(stamped) => Some(&stamped.call_id),
+            _ => None,
+        })
+        .collect();
+    subject
+        .entries
+        .iter()
+        .filter(|entry| {
+            matches!(&entry.body, EntryBody::ToolOutcome(o)
+                if o.outcome == Outcome::Done && !o.is_error && stamped.contains(&&o.call_id))
+        })
+        .count()
+}
+
+/// Writes whose outcome nobody knows, for a sentence about an end.
+fn unknown_writes(subject: &Subject<'_>) -> String {
+    let unknown: Vec<&str> = subject
+        .entries
+        .iter()
+        .filter_map(|entry| match &entry.body {
+            EntryBody::ToolOutcome(o) if o.outcome == Outcome::Unknown => Some(o.tool.as_str()),
+            _ => None,
+        })
+        .collect();
+    match unknown.as_slice() {
+        [] => String::new(),
+        [one] => format!("; {one} may have happened, nobody knows: do not repeat it blindly"),
+        several => format!("; these may have happened, nobody knows: {}", several.join(", ")),
+    }
+}
+
+fn completed(subject: &Subject<'_>) -> String {
+    let row = subject.row;
+    let writes = match writes_done(subject) {
+        0 => "nothing was written".to_owned(),
+        n => format!("{} done", many(n, "write")),
+    };
+    let rounds = many(row.rounds, "model reply");
+    let truncated = crate::wire::settled(row, subject.entries).is_some_and(|end| end.truncated);
+    let cap = if truncated { "; its cap on rounds ended it" } else { "" };
+    let twice = match row.duplicates {
+        0 => String::new(),
+        n => format!("; {} landed twice", many(n, "effect")),
+    };
+    format!("Completed: {rounds}, {writes}{cap}{twice}{}.", unknown_writes(subject))
+}
+
+fn detail(subject: &Subject<'_>) -> String {
+    crate::wire::error(subject.row, subject.entries).map(|error| error.detail).unwrap_or_default()
+}
+
+fn failed(subject: &Subject<'_>) -> String {
+    let words = match subject.row.reason {
+        Some(Reason::Refused) => "the model or its provider refused the content",
+        Some(Reason::Policy) => "a policy of the operator forbids it",
+        Some(Reason::Budget) => "a budget is spent",
+        Some(Reason::ModelAuth) => "the model's provider did not accept the credentials",
+        Some(Reason::ModelClient) => "the model's provider says that the request is wrong",
+        Some(Reason::ModelUnavailable) => "the model could not be reached",
+        Some(Reason::ContextOverflow) => "the conversation is longer than the model takes",
+        Some(Reason::Abandoned) => "a person gave up a write in doubt",
+        _ => "it could not go on",
+    };
+    with_detail(&format!("Failed: {words}"), &detail(subject), &unknown_writes(subject))
+}
+
+fn with_detail(words: &str, detail: &str, more: &str) -> String {
+    if detail.is_empty() { format!("{words}{more}.") } else { format!("{words}{more} ({}).", detail.trim_end_matches('.')) }
+}
+
+fn dead(subject: &Subject<'_>) -> (Look, String) {
+    let row = subject.row;
+    let sentence = match row.reason {
+        Some(Reason::WriteInDoubt) => {
+            let tool = row.fence.as_ref().map_or("a write", |fence| fence.tool.as_str());
+            let attempts = row.fence.as_ref().map_or(1, |fence| fence.attempt);
+            let often = if attempts > 1 { format!("in one of {attempts} attempts") } else { "once".to_owned() };
+            format!(
+                "In doubt: {tool} may have happened {often}; nobody knows. Nothing repeats it until a person says what is true."
+            )
+        }
+        Some(Reason::RetriesExhausted) => {
+            let requeues = many(row.requeues, "requeue");
+            with_detail(&format!("Dead: given up after {requeues}"), &detail(subject), "")
+        }
+        Some(Reason::Abandoned) => {
+            with_detail("Dead: its process ended and nobody waits for it any more", &detail(subject), "")
+        }
+        Some(Reason::Unreadable) => with_detail("Dead: its record cannot be read", &detail(subject), ""),
+        Some(Reason::DecisionExpired) => "Dead: nobody decided in time.".into(),
+        Some(Reason::Restored) => "Dead: it was under way when the store was restored from a backup.".into(),
+        _ => with_detail("Dead", &detail(subject), ""),
+    };
+    (Look::Bad, sentence)
+}

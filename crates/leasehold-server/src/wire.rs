@@ -1,0 +1,346 @@
+//! What `--json` prints: the same objects as the API answers with. Structs of their own, so that the library's types can change
+//! without changing what programs read.
+
+use jiff::Timestamp;
+use leasehold::{
+    clock::BootClock,
+    run::{self, Entry, EntryBody, LeaseTime, Snapshot, State, WaitKind, body},
+    store::Listed,
+};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+/// A page of a list.
+#[derive(Debug, Serialize)]
+pub(crate) struct Page<T> {
+    pub(crate) items: Vec<T>,
+    pub(crate) next_cursor: Option<String>,
+}
+
+impl<T> Page<T> {
+    /// All there is.
+    pub(crate) fn whole(items: Vec<T>) -> Self {
+        Self { items, next_cursor: None }
+    }
+}
+
+/// The write in flight.
+#[derive(Debug, Serialize)]
+pub(crate) struct Fence {
+    tool: String,
+    call_id: String,
+    effect: &'static str,
+    idempotency_key: String,
+    epoch: u64,
+    attempt: u32,
+    repeat: bool,
+    verifiable: bool,
+    stamped_at: Timestamp,
+}
+
+/// A call on the card.
+#[derive(Debug, Serialize)]
+pub(crate) struct WaitingCall {
+    pub(crate) id: String,
+    pub(crate) tool: String,
+    source: String,
+    arguments: Map<String, Value>,
+    effect: &'static str,
+    needs_approval: bool,
+    decision: Option<&'static str>,
+    preview: Option<String>,
+    precondition: Option<String>,
+}
+
+/// What a person is asked.
+#[derive(Debug, Serialize)]
+pub(crate) struct Waiting {
+    kind: &'static str,
+    pub(crate) turn_digest: String,
+    deadline: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    schema: Option<Value>,
+    pub(crate) calls: Vec<WaitingCall>,
+}
+
+/// What a person decided about one call.
+#[derive(Debug, Serialize)]
+pub(crate) struct Decision {
+    call_id: String,
+    decision: &'static str,
+    reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    arguments: Option<Map<String, Value>>,
+    by: String,
+    at: Timestamp,
+    turn_digest: String,
+}
+
+/// Totals.
+#[derive(Debug, Serialize)]
+pub(crate) struct Usage {
+    input_tokens: u64,
+    output_tokens: u64,
+    cached_tokens: u64,
+}
+
+/// Why it did not complete.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct RunError {
+    pub(crate) code: String,
+    pub(crate) detail: String,
+}
+
+/// A run, as `GET /runs/{id}` answers.
+#[derive(Debug, Serialize)]
+pub(crate) struct Run {
+    pub(crate) id: String,
+    agent: String,
+    pub(crate) state: &'static str,
+    reason: Option<&'static str>,
+    mode: &'static str,
+    recovery: &'static str,
+    owner: String,
+    initiator: String,
+    holder: Option<String>,
+    epoch: u64,
+    lease_expires_at: Option<Timestamp>,
+    cancel_requested: bool,
+    fence: Option<Fence>,
+    pub(crate) waiting: Option<Waiting>,
+    decisions: Vec<Decision>,
+    pub(crate) output: Option<String>,
+    truncated: bool,
+    rounds: u32,
+    usage: Usage,
+    cost: f64,
+    requeues: u32,
+    pub(crate) error: Option<RunError>,
+    created_at: Timestamp,
+    started_at: Option<Timestamp>,
+    finished_at: Option<Timestamp>,
+    metadata: Map<String, Value>,
+}
+
+/// When a lease ends on the wall clock, as far as this machine can tell.
+pub(crate) fn lease_end(end: &LeaseTime, boot: &dyn BootClock, now: Timestamp) -> Option<Timestamp> {
+    if end.clock != boot.boot_id() {
+        return None;
+    }
+    let left = end.ns.saturating_sub(boot.now().ns);
+    now.checked_add(jiff::SignedDuration::from_nanos(left)).ok().map(leasehold::clock::to_millis)
+}
+
+/// The newest card, where the run waits.
+pub(crate) fn standing_card<'a>(row: &Snapshot, entries: &'a [Entry]) -> Option<&'a body::Suspended> {
+    if !row.state.is_waiting() {
+        return None;
+    }
+    entries.iter().rev().find_map(|entry| match &entry.body {
+        EntryBody::Suspended(suspended) => Some(suspended),
+        _ => None,
+    })
+}
+
+/// The newest end, where the run has one.
+pub(crate) fn settled(row: &Snapshot, entries: &[Entry]) -> Option<body::Settled> {
+    if !row.state.is_settled() {
+        return None;
+    }
+    entries.iter().rev().find_map(|entry| match &entry.body {
+        EntryBody::Settled(settled) => Some(settled.clone()),
+        _ => None,
+    })
+}
+
+/// Why a failed or dead run is that, in a code and in words.
+pub(crate) fn error(row: &Snapshot, entries: &[Entry]) -> Option<RunError> {
+    if !matches!(row.state, State::Failed | State::Dead) {
+        return None;
+    }
+    let code = row.reason.map_or_else(|| row.state.as_str().to_owned(), |reason| reason.as_str().to_owned());
+    let detail = entries.iter().rev().find_map(|entry| match &entry.body {
+        EntryBody::Settled(b) => Some(b.detail.clone()),
+        EntryBody::DeadLettered(b) => Some(b.detail.clone()),
+        EntryBody::InDoubt(b) => Some(b.why.clone()),
+        _ => None,
+    });
+    Some(RunError { code, detail: detail.unwrap_or_default() })
+}
+
+fn verdict_word(approved: bool) -> &'static str {
+    if approved { "approve" } else { "deny" }
+}
+
+fn waiting(row: &Snapshot, entries: &[Entry]) -> Option<Waiting> {
+    let suspended = standing_card(row, entries)?;
+    let turn = row.turn.as_ref()?;
+    let calls = suspended.card.calls.iter().filter_map(|card| {
+        // A call that got its outcome since (late evidence) has left the card.
+        let open = turn.call(&card.id).filter(|call| call.is_pending())?;
+        Some(WaitingCall {
+            id: card.id.to_string(),
+            tool: card.tool.name.clone(),
+            source: card.tool.source.clone(),
+            arguments: card.arguments.clone(),
+            effect: card.tool.effect.as_str(),
+            needs_approval: open.needs_person,
+            decision: open.verdict.as_ref().map(|v| verdict_word(v.approved)),
+            preview: card.preview.clone(),
+            precondition: card.precondition.clone(),
+        })
+    });
+    Some(Waiting {
+        kind: match suspended.card.kind {
+            WaitKind::Approval => "approval",
+            WaitKind::Input => "input",
+        },
+        turn_digest: turn.digest.clone().unwrap_or_else(|| suspended.digest.clone()),
+        deadline: turn.deadline,
+        schema: suspended.card.schema.clone(),
+        calls: calls.collect(),
+    })
+}
+
+fn decisions(entries: &[Entry]) -> Vec<Decision> {
+    let mut all = Vec::new();
+    for entry in entries {
+        let EntryBody::Approval(approval) = &entry.body else { continue };
+        for call in &approval.calls {
+            all.push(Decision {
+                call_id: call.call_id.to_string(),
+                decision: verdict_word(call.approved),
+                reason: call.reason.clone(),
+                arguments: call.arguments.clone(),
+                by: approval.by.id.clone(),
+                at: entry.at,
+                turn_digest: approval.digest.clone(),
+            });
+        }
+    }
+    all
+}
+
+impl Run {
+    /// From a row and its whole journal.
+    pub(crate) fn new(row: &Snapshot, entries: &[Entry], boot: &dyn BootClock, now: Timestamp) -> Self {
+        let end = settled(row, entries);
+        let request = entries.iter().find_map(|entry| match &entry.body {
+            EntryBody::Started(born) | EntryBody::Enqueued(born) => Some(&born.request),
+            _ => None,
+        });
+        Self {
+            id: row.id.to_string(),
+            agent: row.agent.clone(),
+            state: row.state.as_str(),
+            reason: row.reason.map(run::Reason::as_str),
+            mode: row.mode.as_str(),
+            recovery: row.recovery.as_str(),
+            owner: row.owner.clone(),
+            initiator: row.initiator.clone(),
+            holder: row.lease.as_ref().map(|lease| lease.holder.clone()),
+            epoch: row.epoch,
+            lease_expires_at: row.lease.as_ref().and_then(|lease| lease_end(&lease.expires_at, boot, now)),
+            cancel_requested: row.cancel_requested,
+            fence: row.fence.as_ref().map(|fence| Fence {
+                tool: fence.tool.clone(),
+                call_id: fence.call_id.to_string(),
+                effect: fence.effect.as_str(),
+                idempotency_key: fence.idempotency_key.clone(),
+                epoch: fence.epoch,
+                attempt: fence.attempt,
+                repeat: fence.repeat,
+                verifiable: fence.verifiable,
+                stamped_at: fence.stamped_at,
+            }),
+            waiting: waiting(row, entries),
+            decisions: decisions(entries),
+            output: end.as_ref().and_then(|end| end.output.clone()),
+            truncated: end.is_some_and(|end| end.truncated),
+            rounds: row.rounds,
+            usage: Usage {
+                input_tokens: row.usage.input_tokens,
+                output_tokens: row.usage.output_tokens,
+                cached_tokens: row.usage.cached_tokens,
+            },
+            cost: dollars(row.usage.cost_nano_usd),
+            requeues: row.requeues,
+            error: error(row, entries),
+            created_at: row.created_at,
+            started_at: row.started_at,
+            finished_at: row.finished_at,
+            metadata: request.map(|request| request.metadata.clone()).unwrap_or_default(),
+        }
+    }
+}
+
+/// Billionths of a dollar as dollars.
+pub(crate) fn dollars(nano: u64) -> f64 {
+    nano as f64 / 1e9
+}
+
+/// A line of a list: what is known without reading the run's content.
+#[derive(Debug, Serialize)]
+pub(crate) struct RunLine {
+    pub(crate) id: String,
+    agent: String,
+    owner: String,
+    state: String,
+    reason: Option<String>,
+    holder: Option<String>,
+    epoch: u64,
+    cancel_requested: bool,
+    fence: Option<FenceLine>,
+    duplicates: u32,
+    created_at: Timestamp,
+    since: Timestamp,
+}
+
+/// The tool of a standing fence.
+#[derive(Debug, Serialize)]
+struct FenceLine {
+    tool: String,
+}
+
+impl From<&Listed> for RunLine {
+    fn from(listed: &Listed) -> Self {
+        Self {
+            id: listed.id.to_string(),
+            agent: listed.agent.clone(),
+            owner: listed.owner.clone(),
+            state: listed.state.clone(),
+            reason: listed.reason.clone(),
+            holder: listed.holder.clone(),
+            epoch: listed.epoch,
+            cancel_requested: listed.cancel_requested,
+            fence: listed.fence_tool.clone().map(|tool| FenceLine { tool }),
+            duplicates: listed.duplicates,
+            created_at: listed.created_at,
+            since: listed.since,
+        }
+    }
+}
+
+/// An entry of a run's journal.
+#[derive(Debug, Serialize)]
+pub(crate) struct Event {
+    sequence: u64,
+    kind: &'static str,
+    at: Timestamp,
+    epoch: u64,
+    holder: Option<String>,
+    payload: Value,
+}
+
+impl From<&Entry> for Event {
+    fn from(entry: &Entry) -> Self {
+        Self {
+            sequence: entry.sequence,
+            kind: entry.body.kind(),
+            at: entry.at,
+            epoch: entry.epoch,
+            holder: entry.holder.clone(),
+            payload: entry.body.to_value(),
+        }
+    }
+}

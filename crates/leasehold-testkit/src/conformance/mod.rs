@@ -1,0 +1,168 @@
+//! The store contract as tests: one entry, [`run`], for every store. A behaviour of stores begins as a case here.
+//!
+//! Each case gets a fresh store and is named by the sentence it holds the store to. All cases run; then the entry panics with
+//! the names of those that failed.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "an assertion library: panicking is how it says that a store breaks its contract"
+)]
+
+mod guard;
+mod load;
+mod queries;
+mod rows;
+
+use leasehold::{
+    clock::ManualClock,
+    run::{Entry, RunId, Snapshot},
+    store::{Answer, Insert, Inserted, Store, Write},
+};
+use std::{fmt, future::Future, pin::Pin, sync::Arc};
+
+/// A fresh store of its own.
+#[async_trait::async_trait]
+pub trait Subject: Send + Sync {
+    /// The store.
+    fn store(&self) -> Arc<dyn Store>;
+    /// The clock that ends its leases; only its case moves it.
+    fn clock(&self) -> Arc<ManualClock>;
+    /// Another handle on the same data, as another process has; what it finds must have been durable.
+    async fn reopen(&self) -> Arc<dyn Store>;
+}
+
+/// What a case works with.
+struct World {
+    store: Arc<dyn Store>,
+    clock: Arc<ManualClock>,
+    subject: Box<dyn Subject>,
+}
+
+type CaseFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+struct Case {
+    name: &'static str,
+    run: fn(World) -> CaseFuture,
+}
+
+impl fmt::Debug for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+macro_rules! cases {
+    ($($module:ident::$name:ident),+ $(,)?) => {
+        &[$(Case { name: stringify!($name), run: |world| Box::pin($module::$name(world)) }),+]
+    };
+}
+
+/// Every case; one that is not here does not exist.
+const CASES: &[Case] = cases![
+    rows::every_field_comes_back_as_it_went_in,
+    rows::a_row_after_a_write_is_the_row_of_the_write,
+    rows::entries_come_back_as_they_went_in,
+    rows::an_insert_sent_again_is_applied_once,
+    rows::a_run_id_of_another_insert_is_refused,
+    rows::an_insert_that_leaves_a_gap_is_refused,
+    rows::the_request_key_finds_its_run,
+    rows::another_request_under_a_key_is_a_conflict,
+    rows::the_same_key_in_another_scope_is_another_key,
+    rows::fifty_inserts_under_one_key_make_one_run,
+    rows::an_unknown_run_has_neither_row_nor_journal,
+    rows::three_megabytes_come_back_as_they_went_in,
+    rows::a_journal_is_read_in_pages,
+    guard::a_write_changes_row_and_journal_together,
+    guard::a_stale_sequence_has_moved,
+    guard::another_epoch_is_fenced,
+    guard::another_lease_is_fenced,
+    guard::a_lease_where_none_was_seen_is_fenced,
+    guard::an_unknown_run_is_gone,
+    guard::a_write_sent_again_is_applied_and_changes_nothing,
+    guard::a_write_sent_again_after_the_right_moved_on_is_applied,
+    guard::a_write_with_a_gap_is_refused_and_changes_nothing,
+    guard::a_row_that_no_transition_makes_is_refused,
+    guard::a_granted_lease_ends_a_ttl_after_the_stores_now,
+    guard::a_foreign_change_keeps_the_renewed_lease,
+    guard::a_dropped_lease_is_gone,
+    guard::an_expiry_waits_for_the_stores_clock,
+    guard::a_renewal_in_between_wins_over_an_expiry,
+    guard::a_lease_of_another_boot_ends_only_when_watched,
+    guard::a_lease_of_this_boot_is_not_ended_by_watching,
+    guard::fifty_writes_at_once_each_get_their_own_answer,
+    guard::a_lost_race_for_a_claim_is_fenced,
+    queries::due_runs_come_by_priority_then_time,
+    queries::a_run_is_not_due_before_its_time,
+    queries::only_queued_runs_of_these_agents_are_due,
+    queries::the_next_due_time_is_the_earliest,
+    queries::lapsed_leases_come_in_id_order_and_pages,
+    queries::a_lease_of_another_boot_is_lapsed_and_foreign,
+    queries::overdue_runs_come_in_id_order_and_pages,
+    queries::lists_are_newest_first_and_paged,
+    queries::each_filter_narrows_a_list,
+    queries::a_page_has_a_bound,
+    queries::a_run_is_found_by_the_end_of_its_id,
+    queries::workers_live_until_their_time_or_word,
+    load::a_renewal_extends_only_what_is_held,
+    load::a_look_reports_foreign_changes_and_extends_nothing,
+    load::what_was_acknowledged_is_there_for_another_handle,
+    load::eight_writers_leave_no_gap,
+    load::readers_and_renewals_stand_beside_large_writes,
+];
+
+/// Runs every case, each on a store of its own.
+///
+/// # Panics
+/// A case failed; the message names each.
+pub async fn run<F, Fut>(fresh: F)
+where
+    F: Fn() -> Fut,
+    Fut: Future<Output = Box<dyn Subject>>,
+{
+    let mut failed = Vec::new();
+    for case in CASES {
+        let subject = fresh().await;
+        let world = World { store: subject.store(), clock: subject.clock(), subject };
+        if tokio::spawn((case.run)(world)).await.is_err() {
+            eprintln!("failed: {}", case.name);
+            failed.push(case.name);
+        }
+    }
+    assert!(failed.is_empty(), "{} of {} cases failed: {failed:#?}", failed.len(), CASES.len());
+}
+
+impl World {
+    /// Inserts a row and reads it back.
+    async fn add(&self, row: Snapshot) -> Snapshot {
+        let id = row.id;
+        self.insert(crate::fixture::insert(row)).await;
+        self.row(id).await
+    }
+
+    async fn insert(&self, insert: Insert) {
+        let inserted = self.store.insert(insert).await.unwrap();
+        assert!(matches!(inserted, Inserted::Applied(_)), "{inserted:?}");
+    }
+
+    async fn row(&self, id: RunId) -> Snapshot {
+        self.store.load(id).await.unwrap().expect("the row is there")
+    }
+
+    async fn journal(&self, id: RunId) -> Vec<Entry> {
+        self.store.journal(id, 0, usize::MAX).await.unwrap()
+    }
+
+    async fn write(&self, write: Write) -> Answer {
+        self.store.write(write).await.unwrap()
+    }
+
+    /// A write that must be applied; the row afterwards.
+    async fn apply(&self, write: Write) -> Snapshot {
+        let id = write.next.id;
+        let answer = self.write(write).await;
+        let row = self.row(id).await;
+        assert_eq!(answer, Answer::Applied(row.lease.as_ref().map(|l| l.expires_at.clone())));
+        row
+    }
+}

@@ -1,0 +1,183 @@
+//! The calls of a turn: adjacent reads side by side; a write waits for everything before it and holds back everything after
+//! it. Each outcome is journaled by itself, so that a crash in the middle continues with what is left.
+
+use super::{Executor, Interrupt, Live, card, interrupt, outcome};
+use crate::{
+    agent::{
+        gate::Gate,
+        registry::AgentSpec,
+        tool::{Arguments, ReadAnswer, ReadTool, Tool},
+    },
+    limits,
+    run::{Act, CallId, CardCall, Outcome, Recorded, ReplyCall, StoryCall, Via},
+    worker::{Segment, SegmentError},
+};
+use serde_json::Value;
+use std::sync::Arc;
+use tokio::{sync::Semaphore, task::JoinSet};
+
+/// What a started read comes to.
+pub(crate) enum ReadEnd {
+    Answered(ReadAnswer),
+    Unknown(String),
+}
+
+impl Executor {
+    /// One step through the open turn: asks people about what is undecided, or runs the next read group or write.
+    pub(super) async fn calls(&self, segment: &mut Segment, agent: &Arc<AgentSpec>) -> Result<(), SegmentError> {
+        if self.ask_people(segment, agent).await? {
+            return Ok(());
+        }
+        let pending: Vec<CallId> = segment.row().turn.iter().flat_map(|t| t.pending()).map(|c| c.id.clone()).collect();
+        let Some(first) = pending.first() else { return Ok(()) };
+        let story = segment.story();
+        let narrow = story.request.as_ref().and_then(|r| r.tools.clone());
+        let gate = Gate { registry: &self.registry, agent, narrow: narrow.as_deref() };
+        let is_read = |id: &CallId| {
+            let call = story.calls.get(id);
+            call.and_then(|c| gate.tool(&c.asked.tool)).is_some_and(|t| matches!(t, Tool::Read(_)))
+        };
+        if !is_read(first) {
+            return self.write(segment, agent, first, None).await;
+        }
+        let mut reads: Vec<(ReplyCall, Arguments, Arc<dyn ReadTool>)> = Vec::new();
+        for id in pending.iter().take_while(|id| is_read(id)) {
+            if let Some(call) = story.calls.get(id)
+                && let Some(Tool::Read(tool)) = gate.tool(&call.asked.tool)
+            {
+                reads.push((call.asked.clone(), call.arguments(), Arc::clone(tool)));
+            }
+        }
+        self.reads(segment, reads).await
+    }
+
+    async fn reads(
+        &self,
+        segment: &mut Segment,
+        reads: Vec<(ReplyCall, Arguments, Arc<dyn ReadTool>)>,
+    ) -> Result<(), SegmentError> {
+        let run = segment.run();
+        let interrupted = interrupt(segment);
+        tokio::pin!(interrupted);
+        // Dropped, the set aborts what is running.
+        let mut running = JoinSet::new();
+        let places = Arc::new(Semaphore::new(limits::PARALLEL_READS_MAX));
+        for (call, arguments, tool) in reads {
+            self.tell(Live::Tool(run, call.id.clone(), call.tool.clone()));
+            let places = Arc::clone(&places);
+            running.spawn(async move {
+                // The semaphore is never closed; were it, the read would simply not be limited.
+                let _place = places.acquire().await;
+                let end = read(tool, arguments).await;
+                (call, end)
+            });
+        }
+        loop {
+            let answered = tokio::select! {
+                biased;
+                interrupt = &mut interrupted => return match interrupt {
+                    // The next step settles the run.
+                    Interrupt::Cancel => { drop(running); segment.refresh().await }
+                    Interrupt::Lost => Err(SegmentError::Lost("the right moved on during a read".into())),
+                },
+                next = running.join_next() => next,
+            };
+            // `read` catches what breaks in a tool, so a task that ends without an answer was aborted with the set.
+            let Some(Ok((call, end))) = answered else { return Ok(()) };
+            let recorded = match end {
+                ReadEnd::Answered(answer) => outcome(&call, Outcome::Done, Via::Tool, answer.result, answer.is_error),
+                ReadEnd::Unknown(why) => outcome(&call, Outcome::Unknown, Via::Tool, Value::String(why), true),
+            };
+            segment.record(vec![Recorded::Outcome(recorded)]).await?;
+        }
+    }
+
+    /// Suspends where a person has to decide: a call that has no decision yet, or one whose tool is not what was approved.
+    /// True where the run waits now.
+    async fn ask_people(&self, segment: &mut Segment, agent: &Arc<AgentSpec>) -> Result<bool, SegmentError> {
+        let narrow = segment.story().request.as_ref().and_then(|r| r.tools.clone());
+        let gate = Gate { registry: &self.registry, agent, narrow: narrow.as_deref() };
+        let Some(turn) = segment.row().turn.clone() else { return Ok(false) };
+        let mut shown = Vec::new();
+        for open in turn.pending() {
+            let Some(call) = segment.story().calls.get(&open.id) else { continue };
+            let arguments = call.arguments();
+            let changed = call
+                .card
+                .as_ref()
+                .filter(|_| call.decided.is_some())
+                .and_then(|card| changed(card, gate.tool(&call.asked.tool)));
+            let why = match (open.is_undecided(), changed) {
+                (_, Some(changed)) => Some(Some(changed)),
+                (true, None) => {
+                    Some(gate.tool(&call.asked.tool).and_then(|t| card::repeated(segment.story(), t, &call.asked, &arguments)))
+                }
+                (false, None) => None,
+            };
+            if let Some(why) = why {
+                shown.push(card::Shown { call: call.asked.clone(), arguments, why });
+            }
+        }
+        if shown.is_empty() {
+            return Ok(false);
+        }
+        let card = self.card(agent, turn.number, shown).await;
+        let deadline = self.deadline(agent, segment);
+        segment.commit(vec![Act::Suspend { card, deadline }]).await?;
+        Ok(true)
+    }
+
+    /// Shows one call again, in the middle of its turn.
+    pub(super) async fn ask_again(
+        &self,
+        segment: &mut Segment,
+        agent: &Arc<AgentSpec>,
+        call: &StoryCall,
+        why: String,
+        mut before: Vec<Act>,
+    ) -> Result<(), SegmentError> {
+        let shown = card::Shown { call: call.asked.clone(), arguments: call.arguments(), why: Some(why) };
+        let card = self.card(agent, call.turn, vec![shown]).await;
+        before.push(Act::Suspend { card, deadline: self.deadline(agent, segment) });
+        segment.commit(before).await
+    }
+}
+
+/// In what the tool differs from the one on the card.
+pub(super) fn changed(card: &CardCall, tool: Option<&Tool>) -> Option<String> {
+    let Some(tool) = tool else { return Some(format!("`{}` is not offered any more", card.tool.name)) };
+    let (was, is) = (&card.tool, tool.identity());
+    let mut differences = Vec::new();
+    for (what, old, new) in [
+        ("source", was.source.as_str(), is.source.as_str()),
+        ("endpoint", was.endpoint.as_str(), is.endpoint.as_str()),
+        ("schema", was.schema_hash.as_str(), is.schema_hash.as_str()),
+        ("effect", was.effect.as_str(), is.effect.as_str()),
+        ("approval", was.approval.as_str(), is.approval.as_str()),
+    ] {
+        if old != new {
+            differences.push(format!("{what}: \"{old}\" -> \"{new}\""));
+        }
+    }
+    (!differences.is_empty()).then(|| format!("the tool changed since it was approved: {}", differences.join(", ")))
+}
+
+/// Runs a read, bounded in time; dropped, it is aborted.
+pub(crate) async fn read(tool: Arc<dyn ReadTool>, arguments: Arguments) -> ReadEnd {
+    let timeout = tool.spec().timeout;
+    let task = tokio::spawn(async move { tool.call(&arguments).await });
+    let _abort = AbortOnDrop(task.abort_handle());
+    match tokio::time::timeout(timeout, task).await {
+        Ok(Ok(answer)) => ReadEnd::Answered(answer),
+        Ok(Err(_)) => ReadEnd::Unknown("the tool broke while it was reading".into()),
+        Err(_) => ReadEnd::Unknown(format!("the tool did not answer within {} s", timeout.as_secs_f32())),
+    }
+}
+
+struct AbortOnDrop(tokio::task::AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

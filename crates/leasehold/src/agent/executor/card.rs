@@ -1,0 +1,93 @@
+//! The card of a turn: each call that waits for a person, with everything the decision is bound to.
+
+use super::Executor;
+use crate::{
+    agent::{
+        gate::{excerpt, repeats},
+        registry::{AgentSpec, Registry},
+        tool::{Arguments, Previewed, Tool},
+    },
+    limits,
+    run::{CardCall, ReplyCall, Story, ToolIdentity, TurnCard, WaitKind},
+};
+use std::sync::Arc;
+
+/// A call that is to be shown.
+pub(crate) struct Shown {
+    pub(crate) call: ReplyCall,
+    pub(crate) arguments: Arguments,
+    pub(crate) why: Option<String>,
+}
+
+impl Shown {
+    /// A call that the model has just asked for.
+    pub(crate) fn first(call: &ReplyCall, story: &Story, registry: &Registry) -> Self {
+        let arguments = call.arguments.clone().unwrap_or_default();
+        let why = registry.tool(&call.tool).and_then(|tool| repeated(story, tool, call, &arguments));
+        Self { call: call.clone(), arguments, why }
+    }
+}
+
+/// Says that the same call was made before, where it was.
+pub(crate) fn repeated(story: &Story, tool: &Tool, call: &ReplyCall, arguments: &Arguments) -> Option<String> {
+    if !repeats(story, tool, &call.id, arguments) {
+        return None;
+    }
+    let earlier = story.entered_before(&call.id, &call.tool, arguments)?;
+    let became = earlier.outcome.as_ref().map_or("unknown so far".to_owned(), |o| o.outcome.to_string());
+    Some(format!("the same call with the same arguments was made before in this run: {} ({became})", earlier.asked.id))
+}
+
+impl Executor {
+    pub(crate) async fn card(&self, agent: &Arc<AgentSpec>, turn: u32, shown: Vec<Shown>) -> TurnCard {
+        let mut calls = Vec::with_capacity(shown.len());
+        for Shown { call, arguments, why } in shown {
+            let tool = self.registry.tool(&call.tool);
+            let (preview, precondition) = match tool {
+                Some(tool) => match preview(tool, &arguments).await {
+                    Some(Ok(previewed)) => (Some(excerpt(&previewed.text, limits::PREVIEW_BYTES_MAX)), previewed.precondition),
+                    Some(Err(why)) => (Some(format!("no preview: {}", excerpt(&why, 500))), None),
+                    None => (None, None),
+                },
+                None => (None, None),
+            };
+            let identity = tool.map_or_else(|| unknown_identity(&call), Tool::identity);
+            calls.push(CardCall { id: call.id, tool: identity, arguments, preview, precondition, why });
+        }
+        TurnCard { kind: WaitKind::Approval, turn, agent_version: agent.version(), calls, schema: None }
+    }
+}
+
+/// A tool that was there when the model asked, and is not any more: it can be denied.
+fn unknown_identity(call: &ReplyCall) -> ToolIdentity {
+    ToolIdentity {
+        source: String::new(),
+        name: call.tool.clone(),
+        endpoint: String::new(),
+        schema_hash: String::new(),
+        effect: call.effect,
+        approval: "required".into(),
+    }
+}
+
+/// Asks the tool for a preview, bounded in time; a preview that panics or hangs is no preview.
+pub(crate) async fn preview(tool: &Tool, arguments: &Arguments) -> Option<Result<Previewed, String>> {
+    let Tool::Write(write, _) = tool else { return None };
+    write.preview()?;
+    let (write, arguments) = (Arc::clone(write), arguments.clone());
+    let looking = tokio::spawn(async move {
+        match write.preview() {
+            Some(preview) => preview.preview(&arguments).await,
+            None => Err("the tool has none".into()),
+        }
+    });
+    let abort = looking.abort_handle();
+    Some(match tokio::time::timeout(limits::PREVIEW_TIMEOUT, looking).await {
+        Ok(Ok(previewed)) => previewed,
+        Ok(Err(_)) => Err("the tool's preview broke".into()),
+        Err(_) => {
+            abort.abort();
+            Err(format!("the tool's preview took longer than {} s", limits::PREVIEW_TIMEOUT.as_secs()))
+        }
+    })
+}

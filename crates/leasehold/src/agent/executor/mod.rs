@@ -1,0 +1,349 @@
+//! The loop: from where the journal stands to a settled state, a wait, or the loss of the right. Every step is durable before
+//! the next begins.
+
+pub(crate) mod calls;
+mod card;
+mod write;
+
+use super::{
+    arguments::nested_deeper,
+    gate::Gate,
+    model::{ModelError, ModelErrorClass, ModelRequest, OfferedTool, Reply},
+    registry::{AgentSpec, Registry},
+    transcript,
+};
+use crate::{
+    limits,
+    run::{
+        Act, CallId, MODEL_CALL_FAILED, Outcome, Reason, Recorded, ReplyCall, RunId, SegmentKind, StampCall, Story, Via, body,
+    },
+    worker::{Point, Probe, Segment, SegmentError},
+};
+use backon::{ExponentialBuilder, Retryable};
+use serde_json::Value;
+use std::{sync::Arc, time::Duration};
+use tokio::sync::mpsc::UnboundedSender;
+use tokio_util::sync::CancellationToken;
+
+/// What whoever watches a run in this process sees beside the journal. A hint: nothing is lost where nobody listens.
+#[derive(Clone, Debug)]
+pub enum Live {
+    /// A model is asked.
+    Model(RunId),
+    /// A piece of text that is not part of a reply until the reply is whole.
+    Text(RunId, String),
+    /// A tool is entered.
+    Tool(RunId, CallId, String),
+}
+
+/// What an executor needs beside the segment.
+#[derive(Clone)]
+pub(crate) struct Executor {
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) probe: Option<Arc<dyn Probe>>,
+    pub(crate) live: Option<UnboundedSender<Live>>,
+    /// Set when the process shuts down: the segment yields at its next step.
+    pub(crate) stop: CancellationToken,
+}
+
+/// How the model step ended.
+enum Asked {
+    Reply(Reply),
+    Failed(ModelError),
+    Cancelled,
+    Lost,
+    Stopping,
+}
+
+/// What a segment's wait was interrupted by.
+pub(super) enum Interrupt {
+    Cancel,
+    Lost,
+}
+
+impl Executor {
+    pub(super) async fn at(&self, point: Point, segment: &Segment, call: Option<&CallId>) {
+        if let Some(probe) = &self.probe {
+            probe.at(point, segment.run(), call).await;
+        }
+    }
+
+    fn tell(&self, live: Live) {
+        if let Some(sender) = &self.live {
+            // Nobody listens any more: that is theirs to decide.
+            sender.send(live).ok();
+        }
+    }
+
+    /// Executes the run until its right ends: it settled, waits, was queued again, is dead - or the right was lost.
+    ///
+    /// # Errors
+    /// Lost, or a defect. What is journaled is true in every case.
+    pub(crate) async fn drive(&self, segment: &mut Segment) -> Result<(), SegmentError> {
+        loop {
+            let step = self.step(segment).await;
+            match step {
+                Ok(()) if !segment.is_open() => return Ok(()),
+                // A person or the clock was faster: what is there now decides the next step.
+                Ok(()) | Err(SegmentError::NotEntered(_)) => {}
+                Err(SegmentError::Rejected(rejection)) => {
+                    let before = segment.row().sequence;
+                    segment.refresh().await?;
+                    if !segment.is_open() {
+                        return Ok(());
+                    }
+                    if segment.row().sequence == before && !segment.is_cancelled() {
+                        // Nothing moved, and the core refuses: the same step would be refused again.
+                        return Err(SegmentError::Rejected(rejection));
+                    }
+                }
+                Err(SegmentError::Unreadable(why)) => {
+                    segment.commit(vec![Act::Unreadable { why }]).await?;
+                    return Ok(());
+                }
+                Err(lost @ SegmentError::Lost(_)) => return Err(lost),
+            }
+        }
+    }
+
+    async fn step(&self, segment: &mut Segment) -> Result<(), SegmentError> {
+        if segment.is_lost() {
+            return Err(SegmentError::Lost("no renewal was confirmed by the lease's deadline".into()));
+        }
+        if segment.is_cancelled() && !segment.row().cancel_requested {
+            segment.refresh().await?;
+        }
+        if segment.row().fence.is_some() {
+            return self.settle_fence(segment).await;
+        }
+        if segment.row().cancel_requested {
+            return segment.commit(vec![Act::Settle]).await;
+        }
+        if self.stop.is_cancelled() {
+            return segment.commit(vec![Act::Yield]).await;
+        }
+        let Some(agent) = self.registry.agent(&segment.row().agent).cloned() else {
+            let why = format!("this process has no agent `{}` any more", segment.row().agent);
+            return segment.commit(vec![Act::Retry { why, not_before: None }]).await;
+        };
+        if segment.row().has_pending_calls() {
+            return self.calls(segment, &agent).await;
+        }
+        // A reply that asks for nothing is the answer.
+        if let Some(text) = last_answer(segment.story()) {
+            let truncated = segment.row().rounds > max_rounds(&agent, segment.story());
+            return segment.commit(vec![Act::Complete { output: text, truncated }]).await;
+        }
+        self.ask(segment, &agent).await
+    }
+
+    /// One model reply, and what follows from it at once, as one durable step.
+    async fn ask(&self, segment: &mut Segment, agent: &Arc<AgentSpec>) -> Result<(), SegmentError> {
+        let closing = segment.row().rounds >= max_rounds(agent, segment.story());
+        let narrow = segment.story().request.as_ref().and_then(|r| r.tools.clone());
+        let gate = Gate { registry: &self.registry, agent, narrow: narrow.as_deref() };
+        let tools = if closing { Vec::new() } else { gate.offered() };
+        let tools_offered = !tools.is_empty();
+        self.at(Point::BeforeModel, segment, None).await;
+        let reply = match self.model(segment, agent, tools, closing).await {
+            Asked::Reply(reply) => reply,
+            Asked::Failed(error) => return self.model_failed(segment, &error).await,
+            // The next step looks at what happened.
+            Asked::Cancelled => return segment.refresh().await,
+            Asked::Stopping => return Ok(()),
+            Asked::Lost => return Err(SegmentError::Lost("the right moved on while the model answered".into())),
+        };
+        let turn = segment.row().rounds + 1;
+        let judged = gate.judge(&reply, turn, segment.story(), tools_offered);
+        let mut records = Vec::with_capacity(judged.len() + 1);
+        let usage = agent.price.map_or(reply.usage, |price| price.of(reply.usage));
+        records.push(Recorded::Reply {
+            reply: body::ModelReply {
+                turn,
+                text: reply.text.clone(),
+                calls: judged.iter().map(|g| g.call.clone()).collect(),
+                model: agent.model.name().to_owned(),
+                stop: reply.stop,
+                usage,
+                opaque: reply.opaque.filter(|opaque| !nested_deeper(opaque, limits::NESTING_MAX)),
+            },
+            on_expiry: agent.on_expiry,
+        });
+        for gated in &judged {
+            if let Some(why) = &gated.refused {
+                records.push(Recorded::Outcome(outcome(
+                    &gated.call,
+                    Outcome::Refused,
+                    Via::Gate,
+                    Value::String(why.clone()),
+                    true,
+                )));
+            }
+        }
+        let pending: Vec<&ReplyCall> = judged.iter().filter(|g| g.refused.is_none()).map(|g| &g.call).collect();
+        let mut acts = vec![Act::Record(records)];
+        // Where nothing could be called, the reply is the answer whatever else it asks for.
+        if judged.is_empty() || !tools_offered {
+            acts.push(Act::Complete { output: reply.text, truncated: closing });
+            return segment.commit(acts).await;
+        }
+        let asked: Vec<&ReplyCall> = pending.iter().copied().filter(|c| c.needs_person).collect();
+        if !asked.is_empty() {
+            let shown: Vec<card::Shown> =
+                asked.into_iter().map(|call| card::Shown::first(call, segment.story(), &self.registry)).collect();
+            let card = self.card(agent, turn, shown).await;
+            acts.push(Act::Suspend { card, deadline: self.deadline(agent, segment) });
+            return segment.commit(acts).await;
+        }
+        // A write that may run at once is stamped in the same step as the reply that asks for it.
+        if let Some(first) = pending.first().filter(|c| c.effect.is_write()) {
+            let first = (*first).clone();
+            return self.write(segment, agent, &first.id, Some((first.clone(), acts))).await;
+        }
+        segment.commit(acts).await
+    }
+
+    async fn model(&self, segment: &Segment, agent: &Arc<AgentSpec>, tools: Vec<OfferedTool>, closing: bool) -> Asked {
+        let run = segment.run();
+        self.tell(Live::Model(run));
+        let mut system = agent.system.clone();
+        if closing {
+            system.push_str(
+                "\n\nNo more tools can be called in this run. Give your closing answer now, and say what is left undone.",
+            );
+        }
+        let story = segment.story();
+        let (text, mut pieces) = tokio::sync::mpsc::unbounded_channel();
+        let request = ModelRequest {
+            run,
+            replies_so_far: u32::try_from(story.turns.len()).unwrap_or(u32::MAX),
+            errors_so_far: story.model_failures,
+            system,
+            messages: transcript::messages(story),
+            tools,
+            on_text: Some(text),
+        };
+        // Under `interactive` and `resume` somebody waits: a transient error is tried again in place, under the lease. A worker
+        // gives the run back to the queue instead.
+        let in_place = !segment.row().lease.as_ref().is_some_and(|l| l.holder.starts_with(SegmentKind::Worker.as_str()));
+        let attempts = if in_place { limits::MODEL_ATTEMPTS_IN_PLACE } else { 1 };
+        let policy = ExponentialBuilder::default()
+            .with_min_delay(Duration::from_millis(500))
+            .with_max_delay(Duration::from_secs(10))
+            .with_max_times(attempts.saturating_sub(1))
+            .with_jitter();
+        let replying = (|| agent.model.reply(request.clone())).retry(policy).when(|error| error.class.is_transient()).adjust(
+            |error, delay| {
+                let asked = error.retry_after.unwrap_or_default();
+                // A long Retry-After is not waited out under a lease.
+                delay.filter(|_| asked <= Duration::from_secs(30)).map(|d| d.max(asked))
+            },
+        );
+        let interrupted = interrupt(segment);
+        let stopping = self.stop.cancelled();
+        tokio::pin!(replying, interrupted, stopping);
+        loop {
+            tokio::select! {
+                biased;
+                interrupt = &mut interrupted => return match interrupt {
+                    Interrupt::Cancel => Asked::Cancelled,
+                    Interrupt::Lost => Asked::Lost,
+                },
+                () = &mut stopping => return Asked::Stopping,
+                Some(piece) = pieces.recv() => self.tell(Live::Text(run, piece)),
+                reply = &mut replying => return match reply {
+                    Ok(reply) => Asked::Reply(reply),
+                    Err(error) => Asked::Failed(error),
+                },
+            }
+        }
+    }
+
+    async fn model_failed(&self, segment: &mut Segment, error: &ModelError) -> Result<(), SegmentError> {
+        let detail = format!("{MODEL_CALL_FAILED}: {error}");
+        let fail = |reason| Act::Fail { reason, detail: detail.clone() };
+        let act = match error.class {
+            ModelErrorClass::Auth => fail(Reason::ModelAuth),
+            ModelErrorClass::Client => fail(Reason::ModelClient),
+            ModelErrorClass::ContextOverflow => fail(Reason::ContextOverflow),
+            ModelErrorClass::Refused => fail(Reason::Refused),
+            ModelErrorClass::Connection
+            | ModelErrorClass::RateLimited
+            | ModelErrorClass::Server
+            | ModelErrorClass::Truncated => {
+                let not_before = error.retry_after.and_then(|after| segment.now().checked_add(after).ok());
+                Act::Retry { why: detail.clone(), not_before: not_before.map(crate::clock::to_millis) }
+            }
+        };
+        segment.commit(vec![act]).await
+    }
+
+    fn deadline(&self, agent: &AgentSpec, segment: &Segment) -> Option<jiff::Timestamp> {
+        let after = agent.decision_deadline?;
+        segment.now().checked_add(after).ok().map(crate::clock::to_millis)
+    }
+
+    /// How a tool's write is stamped now.
+    pub(super) fn stamp_of(&self, call_id: &CallId, tool: &super::tool::Tool) -> StampCall {
+        let verify = match tool {
+            super::tool::Tool::Write(write, _) => write.verify().map(|v| v.settle_after()),
+            super::tool::Tool::Read(_) => None,
+        };
+        StampCall {
+            call_id: call_id.clone(),
+            effect: tool.effect(),
+            verifiable: verify.is_some(),
+            in_flight_for: tool.spec().timeout.saturating_add(verify.unwrap_or_default()),
+        }
+    }
+}
+
+/// Ends when the segment's run is cancelled or its right is gone.
+pub(super) fn interrupt(segment: &Segment) -> impl Future<Output = Interrupt> + use<> {
+    let mut signal = segment.signal();
+    async move {
+        match signal.wait_for(|s| s.cancel || s.lost).await {
+            Ok(found) if found.lost => Interrupt::Lost,
+            Ok(_) => Interrupt::Cancel,
+            // The heartbeat is gone with its process; nothing more will be heard.
+            Err(_) => Interrupt::Lost,
+        }
+    }
+}
+
+pub(crate) fn outcome(call: &ReplyCall, outcome: Outcome, via: Via, result: Value, is_error: bool) -> body::ToolOutcome {
+    body::ToolOutcome {
+        call_id: call.id.clone(),
+        tool: call.tool.clone(),
+        outcome,
+        is_error,
+        result: stored(result),
+        late: false,
+        via,
+        evidence: None,
+    }
+}
+
+/// A result as it is stored: whole up to the limit; one that is nested too deep to be read back is kept as its text.
+pub(crate) fn stored(result: Value) -> Value {
+    match result {
+        Value::String(text) => Value::String(super::gate::excerpt(&text, limits::RESULT_STORED_BYTES_MAX)),
+        other => {
+            let text = other.to_string();
+            if text.len() <= limits::RESULT_STORED_BYTES_MAX && !nested_deeper(&other, limits::NESTING_MAX) {
+                other
+            } else {
+                Value::String(super::gate::excerpt(&text, limits::RESULT_STORED_BYTES_MAX))
+            }
+        }
+    }
+}
+
+fn max_rounds(agent: &AgentSpec, story: &Story) -> u32 {
+    let asked = story.request.as_ref().and_then(|r| r.max_rounds).unwrap_or(u32::MAX);
+    agent.max_rounds.min(asked)
+}
+
+fn last_answer(story: &Story) -> Option<String> {
+    story.turns.last().filter(|turn| turn.calls.is_empty()).map(|turn| turn.text.clone())
+}

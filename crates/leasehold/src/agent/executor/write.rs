@@ -1,0 +1,283 @@
+//! A write, in the one order there is: gate, stamp, trust window, entry with the permit, outcome. And what a segment does first
+//! when it finds a fence that another one left.
+
+use super::{Executor, Live, calls::changed, card, outcome};
+use crate::{
+    agent::{
+        gate::Gate,
+        registry::AgentSpec,
+        tool::{Arguments, Tool, Verified, VerifyQuery, WriteAnswer, WriteTool},
+    },
+    limits,
+    run::{Act, CallId, Effect, LateAnswer, Outcome, Recorded, ReplyCall, StoryCall, Via},
+    worker::{Point, Segment, SegmentError, WritePermit},
+};
+use serde_json::Value;
+use std::{sync::Arc, time::Duration};
+
+impl Executor {
+    /// Runs one released write. `reply` holds the acts of the reply that asks for it, where that is not durable yet: they are
+    /// committed with the stamp.
+    pub(super) async fn write(
+        &self,
+        segment: &mut Segment,
+        agent: &Arc<AgentSpec>,
+        id: &CallId,
+        reply: Option<(ReplyCall, Vec<Act>)>,
+    ) -> Result<(), SegmentError> {
+        let (asked, before) = match reply {
+            Some((asked, acts)) => (StoryCall::fresh(asked, segment.row().rounds + 1), acts),
+            None => match segment.story().calls.get(id) {
+                Some(call) => (call.clone(), Vec::new()),
+                None => return Err(SegmentError::Unreadable(format!("call {id} is in the row and not in the journal"))),
+            },
+        };
+        let arguments = asked.arguments();
+        let narrow = segment.story().request.as_ref().and_then(|r| r.tools.clone());
+        let gate = Gate { registry: &self.registry, agent, narrow: narrow.as_deref() };
+        let tool = match gate.tool(&asked.asked.tool) {
+            Some(tool @ Tool::Write(..)) => tool.clone(),
+            _ => {
+                // Declared otherwise now, or gone: refused before it happens.
+                let why = Value::String(format!("`{}` is not offered as a write any more; nothing was done", asked.asked.tool));
+                let mut acts = before;
+                acts.push(Act::Record(vec![Recorded::Outcome(outcome(&asked.asked, Outcome::Refused, Via::Gate, why, true))]));
+                return segment.commit(acts).await;
+            }
+        };
+        let Tool::Write(write, _) = &tool else { return Ok(()) };
+        if let Err(why) = gate.validate(&tool, arguments.clone()) {
+            let mut acts = before;
+            let refused = outcome(&asked.asked, Outcome::Refused, Via::Gate, Value::String(why), true);
+            acts.push(Act::Record(vec![Recorded::Outcome(refused)]));
+            return segment.commit(acts).await;
+        }
+        let released_by_person = asked.decided.as_ref().is_some_and(|d| d.approved);
+        if !released_by_person && let Some(why) = card::repeated(segment.story(), &tool, &asked.asked, &arguments) {
+            return self.ask_again(segment, agent, &asked, why, before).await;
+        }
+        if let Some(shown) = &asked.card {
+            if let Some(difference) = changed(shown, Some(&tool)) {
+                return self.ask_again(segment, agent, &asked, difference, before).await;
+            }
+            if let Some(difference) = precondition_moved(&tool, shown, &arguments).await {
+                return self.ask_again(segment, agent, &asked, difference, before).await;
+            }
+        }
+        self.at(Point::BeforeStamp, segment, Some(id)).await;
+        let permit = segment.fence_after(before, self.stamp_of(id, &tool)).await?;
+        self.enter(segment, Arc::clone(write), permit, arguments).await
+    }
+
+    /// Enters a stamped write and records what it answers.
+    async fn enter(
+        &self,
+        segment: &mut Segment,
+        tool: Arc<dyn WriteTool>,
+        mut permit: WritePermit,
+        arguments: Arguments,
+    ) -> Result<(), SegmentError> {
+        let id = permit.call().clone();
+        let mut entries = 0;
+        loop {
+            entries += 1;
+            self.at(Point::AfterStamp, segment, Some(&id)).await;
+            let answer = if permit.check().is_ok() {
+                self.tell(Live::Tool(segment.run(), id.clone(), tool.spec().name.clone()));
+                let (answer, ()) = tokio::join!(
+                    call(Arc::clone(&tool), permit, arguments.clone()),
+                    self.at(Point::InTool, segment, Some(&id))
+                );
+                answer
+            } else {
+                WriteAnswer::NotStarted { why: "the lease ran out between the stamp and the entry".into() }
+            };
+            self.at(Point::AfterReturn, segment, Some(&id)).await;
+            match self.answered(segment, &id, answer, entries).await {
+                Ok(None) => {
+                    self.at(Point::AfterRecord, segment, Some(&id)).await;
+                    return Ok(());
+                }
+                Ok(Some(wait)) => {
+                    tokio::time::sleep(wait).await;
+                    if segment.is_cancelled() {
+                        // None is repeated once the cancel is heard; the next step settles.
+                        return segment.refresh().await;
+                    }
+                    let Some(tool_now) = self.registry.tool(&tool.spec().name).cloned() else { return Ok(()) };
+                    permit = segment.refence(self.stamp_of(&id, &tool_now), false).await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Records an answer. `Some(wait)`: an idempotent write that is repeated with the same key after that long.
+    async fn answered(
+        &self,
+        segment: &mut Segment,
+        id: &CallId,
+        answer: WriteAnswer,
+        entries: u32,
+    ) -> Result<Option<Duration>, SegmentError> {
+        let Some(call) = segment.story().calls.get(id).cloned() else {
+            return Err(SegmentError::Unreadable(format!("call {id} is in the row and not in the journal")));
+        };
+        let fence = segment.row().fence.clone();
+        let repeat = fence.as_ref().is_some_and(|f| f.repeat);
+        let idempotent = fence.as_ref().is_some_and(|f| f.effect == Effect::IdempotentWrite);
+        let known = match answer {
+            WriteAnswer::Done { result, is_error } => outcome(&call.asked, Outcome::Done, Via::Tool, result, is_error),
+            WriteAnswer::NotApplied { why } if !repeat => {
+                outcome(&call.asked, Outcome::NotApplied, Via::Tool, Value::String(why), true)
+            }
+            WriteAnswer::NotStarted { why } => {
+                let act = Act::Unstamp { call_id: id.clone(), why: why.clone() };
+                return match segment.commit(vec![act]).await {
+                    Ok(()) => Err(SegmentError::NotEntered(why)),
+                    Err(error) => Err(self.keep(segment, id, LateAnswer::NotStarted, Value::String(why), true, error)),
+                };
+            }
+            WriteAnswer::NotApplied { why } | WriteAnswer::Unknown { why } => {
+                if idempotent {
+                    if entries < limits::IDEMPOTENT_ATTEMPTS_MAX && !segment.is_cancelled() {
+                        return Ok(Some(Duration::from_millis(200 << entries.min(4))));
+                    }
+                    if segment.is_cancelled() {
+                        segment.refresh().await?;
+                        return Ok(None);
+                    }
+                    let why = format!("the outcome of an idempotent write is unknown: {why}");
+                    segment.commit(vec![Act::Retry { why, not_before: None }]).await?;
+                    return Ok(None);
+                }
+                segment.commit(vec![Act::Doubt { why }]).await?;
+                return Ok(None);
+            }
+        };
+        let (result, is_error) = (known.result.clone(), known.is_error);
+        let late = if known.outcome == Outcome::Done { LateAnswer::Done } else { LateAnswer::NotApplied };
+        match segment.record(vec![Recorded::Outcome(known)]).await {
+            Ok(()) => Ok(None),
+            Err(error) => Err(self.keep(segment, id, late, result, is_error, error)),
+        }
+    }
+
+    /// The record was not possible any more: what the tool answered is kept and offered as a late outcome.
+    fn keep(
+        &self,
+        segment: &mut Segment,
+        id: &CallId,
+        answer: LateAnswer,
+        result: Value,
+        is_error: bool,
+        error: SegmentError,
+    ) -> SegmentError {
+        segment.offer_late(id.clone(), answer, result, is_error);
+        match error {
+            // The holder is one no more, whatever the core said first.
+            SegmentError::Rejected(rejection) => SegmentError::Lost(rejection.to_string()),
+            other => other,
+        }
+    }
+
+    /// Settles the fence that stands before anything else happens in this segment.
+    pub(super) async fn settle_fence(&self, segment: &mut Segment) -> Result<(), SegmentError> {
+        let Some(fence) = segment.row().fence.clone() else { return Ok(()) };
+        let id = fence.call_id.clone();
+        if segment.row().fenced_call().is_some_and(|c| c.evidence.is_some()) {
+            return segment.record(vec![Recorded::Evidence(id)]).await;
+        }
+        let arguments = segment.story().calls.get(&id).map(StoryCall::arguments).unwrap_or_default();
+        let tool = self.registry.tool(&fence.tool).cloned();
+        let write = match &tool {
+            Some(Tool::Write(write, _)) => Some(Arc::clone(write)),
+            _ => None,
+        };
+        let cancelled = segment.row().cancel_requested;
+        if fence.effect != Effect::NonIdempotentWrite {
+            if cancelled {
+                return segment.commit(vec![Act::Settle]).await;
+            }
+            let (Some(write), Some(tool)) = (write, tool) else {
+                let why = format!("`{}` is not a write here any more, and an earlier call of it is unsettled", fence.tool);
+                return segment.commit(vec![Act::Retry { why, not_before: None }]).await;
+            };
+            self.at(Point::BeforeStamp, segment, Some(&id)).await;
+            let permit = segment.refence(self.stamp_of(&id, &tool), false).await?;
+            return self.enter(segment, write, permit, arguments).await;
+        }
+        let Some(write) = write.filter(|w| fence.verifiable && w.verify().is_some()) else {
+            let why = "the process that started this write is gone, and the tool cannot be asked whether it happened";
+            return segment.commit(vec![Act::Doubt { why: why.into() }]).await;
+        };
+        let query = VerifyQuery {
+            idempotency_key: fence.idempotency_key.clone(),
+            run: segment.run().to_string(),
+            fencing_token: segment.right().epoch,
+        };
+        let absent_is_not_applied = write.verify().is_some_and(|v| v.absent_is_not_applied());
+        let asked_at = segment.now();
+        match verify(Arc::clone(&write), query, arguments.clone()).await {
+            Verified::Landed(result) => {
+                let Some(call) = segment.story().calls.get(&id) else {
+                    return Err(SegmentError::Unreadable(format!("call {id} is in the row and not in the journal")));
+                };
+                let known = outcome(&call.asked, Outcome::Done, Via::Verify, result, false);
+                segment.record(vec![Recorded::Outcome(known)]).await
+            }
+            Verified::Absent if absent_is_not_applied && !cancelled => {
+                let Some(tool) = tool else { return Ok(()) };
+                let permit = segment.refence(self.stamp_of(&id, &tool), true).await?;
+                self.enter(segment, write, permit, arguments).await
+            }
+            Verified::Absent => segment.commit(vec![Act::Doubt { why: format!("asked, and absent as of {asked_at}") }]).await,
+            Verified::Unknown(why) => {
+                segment.commit(vec![Act::Doubt { why: format!("asked, without a usable answer: {why}") }]).await
+            }
+        }
+    }
+}
+
+/// Calls a write. A panic or a timeout is unknown: it may have happened.
+async fn call(tool: Arc<dyn WriteTool>, permit: WritePermit, arguments: Arguments) -> WriteAnswer {
+    let timeout = tool.spec().timeout;
+    let task = tokio::spawn(async move { tokio::time::timeout(timeout, tool.call(permit, &arguments)).await });
+    match task.await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(_)) => WriteAnswer::Unknown { why: format!("the tool did not answer within {} s", timeout.as_secs_f32()) },
+        Err(_) => WriteAnswer::Unknown { why: "the tool broke in the middle of the call".into() },
+    }
+}
+
+async fn verify(tool: Arc<dyn WriteTool>, query: VerifyQuery, arguments: Arguments) -> Verified {
+    let timeout = tool.spec().timeout;
+    let task = tokio::spawn(async move {
+        match tool.verify() {
+            Some(verify) => verify.verify(&query, &arguments).await,
+            None => Verified::Unknown("the tool cannot be asked any more".into()),
+        }
+    });
+    let abort = task.abort_handle();
+    match tokio::time::timeout(timeout, task).await {
+        Ok(Ok(verified)) => verified,
+        Ok(Err(_)) => Verified::Unknown("the verify broke".into()),
+        Err(_) => {
+            abort.abort();
+            Verified::Unknown(format!("the verify did not answer within {} s", timeout.as_secs_f32()))
+        }
+    }
+}
+
+/// In what the world differs from what the person saw, where the tool has a precondition.
+async fn precondition_moved(tool: &Tool, shown: &crate::run::CardCall, arguments: &Arguments) -> Option<String> {
+    let was = shown.precondition.as_ref()?;
+    match card::preview(tool, arguments).await? {
+        Ok(now) if now.precondition.as_ref() == Some(was) => None,
+        Ok(now) => Some(format!(
+            "what the decision was based on has changed: it was {was}, and it is {}",
+            now.precondition.unwrap_or_else(|| "gone".into())
+        )),
+        Err(why) => Some(format!("what the decision was based on cannot be checked: {why}")),
+    }
+}

@@ -1,0 +1,299 @@
+//! Tools written in Rust: a name, a description and an async function. The arguments' schema is derived from their type, and
+//! they reach the function as that type.
+//!
+//! ```
+//! use leasehold::agent::tool::{Approval, ReadAnswer, WriteAnswer, WriteEffect, WritePermit, rust};
+//! use schemars::JsonSchema;
+//! use serde::Deserialize;
+//!
+//! #[derive(Deserialize, JsonSchema)]
+//! #[serde(deny_unknown_fields)]
+//! struct Refund {
+//!     order: String,
+//!     cents: u32,
+//! }
+//!
+//! let refund = rust::write_tool(
+//!     "refunds.create",
+//!     "Pay an order back",
+//!     WriteEffect::NonIdempotent,
+//!     Approval::Required,
+//!     |permit: WritePermit, refund: Refund| async move {
+//!         // Right before the first byte leaves:
+//!         if let Err(not_held) = permit.check() {
+//!             return WriteAnswer::NotStarted { why: not_held.to_string() };
+//!         }
+//!         WriteAnswer::done(format!("paid {} cents for {}", refund.cents, refund.order))
+//!     },
+//! );
+//! assert_eq!(refund.tool().spec().parameters["required"], serde_json::json!(["order", "cents"]));
+//! ```
+
+use super::{
+    Approval, Arguments, Preview, Previewed, ReadAnswer, ReadTool, Tool, ToolSpec, WriteAnswer, WriteEffect, WritePermit,
+    WriteTool,
+};
+use async_trait::async_trait;
+use futures::future::BoxFuture;
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::{fmt, future::Future, sync::Arc, time::Duration};
+
+/// How long a call may take where the tool does not say.
+const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+
+type ReadFn = dyn Fn(Arguments) -> BoxFuture<'static, ReadAnswer> + Send + Sync;
+type WriteFn = dyn Fn(WritePermit, Arguments) -> BoxFuture<'static, WriteAnswer> + Send + Sync;
+type PreviewFn = dyn Fn(Arguments) -> BoxFuture<'static, Result<Previewed, String>> + Send + Sync;
+
+/// A tool that changes nothing.
+pub fn read_tool<T, F, Fut>(name: &str, description: &str, call: F) -> RustRead
+where
+    T: JsonSchema + DeserializeOwned + Send,
+    F: Fn(T) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = ReadAnswer> + Send + 'static,
+{
+    let call = move |arguments: Arguments| -> BoxFuture<'static, ReadAnswer> {
+        match typed(arguments) {
+            Ok(typed) => Box::pin(call(typed)),
+            Err(why) => Box::pin(std::future::ready(ReadAnswer::error(why))),
+        }
+    };
+    RustRead { spec: spec::<T>(name, description), call: Arc::new(call) }
+}
+
+/// A tool that changes the world. The function takes the permit and checks it again before the first byte leaves.
+pub fn write_tool<T, F, Fut>(name: &str, description: &str, effect: WriteEffect, approval: Approval, call: F) -> RustWrite
+where
+    T: JsonSchema + DeserializeOwned + Send,
+    F: Fn(WritePermit, T) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = WriteAnswer> + Send + 'static,
+{
+    let call = move |permit: WritePermit, arguments: Arguments| -> BoxFuture<'static, WriteAnswer> {
+        match typed(arguments) {
+            Ok(typed) => Box::pin(call(permit, typed)),
+            // The schema is only as strict as the type's derive; nothing was done yet.
+            Err(why) => Box::pin(std::future::ready(WriteAnswer::error(why))),
+        }
+    };
+    RustWrite { spec: spec::<T>(name, description), effect, approval, call: Arc::new(call), preview: None }
+}
+
+fn typed<T: DeserializeOwned>(arguments: Arguments) -> Result<T, String> {
+    serde_json::from_value(Value::Object(arguments)).map_err(|e| format!("the arguments do not fit the tool: {e}"))
+}
+
+fn spec<T: JsonSchema>(name: &str, description: &str) -> ToolSpec {
+    let mut parameters = schemars::schema_for!(T).to_value();
+    if let Some(schema) = parameters.as_object_mut() {
+        // For `()` and the like: a tool without arguments is one with an empty object.
+        if schema.get("type").is_none_or(|kind| kind == "null") {
+            schema.insert("type".into(), "object".into());
+        }
+        schema.remove("$schema");
+    }
+    ToolSpec {
+        name: name.to_owned(),
+        description: description.to_owned(),
+        parameters,
+        source: "rust".into(),
+        endpoint: format!("{name} in this program"),
+        timeout: TIMEOUT_DEFAULT,
+    }
+}
+
+/// A read before it is a [`Tool`].
+#[derive(Clone)]
+pub struct RustRead {
+    spec: ToolSpec,
+    call: Arc<ReadFn>,
+}
+
+impl RustRead {
+    /// With another timeout than 30 s.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.spec.timeout = timeout;
+        self
+    }
+    /// For the registry.
+    pub fn tool(self) -> Tool {
+        Tool::Read(Arc::new(self))
+    }
+}
+
+impl From<RustRead> for Tool {
+    fn from(tool: RustRead) -> Self {
+        tool.tool()
+    }
+}
+
+impl fmt::Debug for RustRead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.spec.name)
+    }
+}
+
+#[async_trait]
+impl ReadTool for RustRead {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+    async fn call(&self, arguments: &Arguments) -> ReadAnswer {
+        (self.call)(arguments.clone()).await
+    }
+}
+
+/// A write before it is a [`Tool`].
+#[derive(Clone)]
+pub struct RustWrite {
+    spec: ToolSpec,
+    effect: WriteEffect,
+    approval: Approval,
+    call: Arc<WriteFn>,
+    preview: Option<RustPreview>,
+}
+
+impl RustWrite {
+    /// With another timeout than 30 s.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.spec.timeout = timeout;
+        self
+    }
+    /// With a preview for the person who decides. It changes nothing.
+    pub fn preview<T, F, Fut>(mut self, preview: F) -> Self
+    where
+        T: DeserializeOwned + Send,
+        F: Fn(T) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Previewed, String>> + Send + 'static,
+    {
+        let preview = move |arguments: Arguments| -> BoxFuture<'static, Result<Previewed, String>> {
+            match typed(arguments) {
+                Ok(typed) => Box::pin(preview(typed)),
+                Err(why) => Box::pin(std::future::ready(Err(why))),
+            }
+        };
+        self.preview = Some(RustPreview(Arc::new(preview)));
+        self
+    }
+    /// For the registry.
+    pub fn tool(self) -> Tool {
+        let approval = self.approval;
+        Tool::Write(Arc::new(self), approval)
+    }
+}
+
+impl From<RustWrite> for Tool {
+    fn from(tool: RustWrite) -> Self {
+        tool.tool()
+    }
+}
+
+impl fmt::Debug for RustWrite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.spec.name)
+    }
+}
+
+#[async_trait]
+impl WriteTool for RustWrite {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+    fn write_effect(&self) -> WriteEffect {
+        self.effect
+    }
+    async fn call(&self, permit: WritePermit, arguments: &Arguments) -> WriteAnswer {
+        (self.call)(permit, arguments.clone()).await
+    }
+    fn preview(&self) -> Option<&dyn Preview> {
+        self.preview.as_ref().map(|preview| preview as &dyn Preview)
+    }
+}
+
+#[derive(Clone)]
+struct RustPreview(Arc<PreviewFn>);
+
+#[async_trait]
+impl Preview for RustPreview {
+    async fn preview(&self, arguments: &Arguments) -> Result<Previewed, String> {
+        (self.0)(arguments.clone()).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        agent::registry::Registry,
+        clock::{BootClock, ManualClock},
+        run::{CallId, Effect, RunId},
+        worker::trust::TrustWindow,
+    };
+    use serde::Deserialize;
+    use serde_json::json;
+
+    #[derive(Deserialize, JsonSchema)]
+    #[serde(deny_unknown_fields)]
+    struct Note {
+        /// Which one.
+        id: u32,
+        text: Option<String>,
+    }
+
+    fn arguments(value: Value) -> Arguments {
+        value.as_object().unwrap().clone()
+    }
+
+    fn permit() -> WritePermit {
+        let clock = ManualClock::new();
+        let trust = TrustWindow::new(clock.clone(), Duration::from_secs(60), clock.now());
+        WritePermit::for_test(RunId::new(), CallId::of(1, 0), 3, trust)
+    }
+
+    #[tokio::test]
+    async fn a_function_becomes_a_read_tool_with_the_schema_of_its_arguments() {
+        let tool = read_tool("notes.get", "One note", |note: Note| async move { ReadAnswer::ok(format!("note {}", note.id)) });
+        let Tool::Read(read) = tool.clone().tool() else { panic!() };
+        assert_eq!(read.call(&arguments(json!({ "id": 7 }))).await, ReadAnswer::ok("note 7"));
+        assert!(read.call(&arguments(json!({ "id": "7" }))).await.is_error);
+        let spec = read.spec();
+        assert_eq!(spec.parameters["additionalProperties"], false);
+        assert_eq!(spec.parameters["properties"]["id"]["description"], "Which one.");
+        let mut registry = Registry::new();
+        registry.add_tool(tool.tool()).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_function_becomes_a_write_tool_that_takes_a_permit() {
+        let tool =
+            write_tool(
+                "notes.set",
+                "Set",
+                WriteEffect::Idempotent,
+                Approval::None,
+                |permit: WritePermit, note: Note| async move {
+                    WriteAnswer::done(json!([permit.fencing_token(), note.id, note.text]))
+                },
+            )
+            .timeout(Duration::from_secs(5))
+            .preview(|note: Note| async move { Ok(Previewed { text: format!("note {}", note.id), precondition: None }) })
+            .tool();
+        assert_eq!((tool.effect(), tool.approval()), (Effect::IdempotentWrite, Approval::None));
+        let Tool::Write(write, _) = tool else { panic!() };
+        assert_eq!(write.spec().timeout, Duration::from_secs(5));
+        let given = arguments(json!({ "id": 7, "text": "x" }));
+        assert_eq!(write.call(permit(), &given).await, WriteAnswer::done(json!([3, 7, "x"])));
+        assert_eq!(write.preview().unwrap().preview(&given).await.unwrap().text, "note 7");
+        let wrong = write.call(permit(), &arguments(json!({}))).await;
+        assert!(matches!(wrong, WriteAnswer::Done { is_error: true, .. }), "{wrong:?}");
+    }
+
+    #[test]
+    fn a_tool_without_arguments_has_the_schema_of_an_empty_object() {
+        #[derive(Deserialize, JsonSchema)]
+        struct Nothing {}
+        let mut registry = Registry::new();
+        registry.add_tool(read_tool("a.b", "d", |_: Nothing| async { ReadAnswer::ok("") }).tool()).unwrap();
+    }
+}

@@ -1,0 +1,825 @@
+//! The runtime as a program uses it: start or enqueue runs, decide, cancel, settle doubts, look, work the queue.
+//!
+//! A [`Runtime`] belongs to one process and is cheap to clone. What executes is an [`Execution`], and the only ways to one are a
+//! start, a claim and a decision: each holds its own lease from the first moment.
+
+use crate::{
+    agent::{
+        arguments::nested_deeper,
+        executor::{Executor, Live, stored},
+        gate::Gate,
+        registry::{AgentSpec, Registry},
+        tool::Tool,
+        unrecorded::Unrecorded,
+    },
+    clock::{BootClock, WallClock},
+    limits,
+    run::{
+        CallId, Claimer, DecideCall, Entry, Event, Grant, LeaseId, Mode, NewRun, Order, Policy, Principal, Reason, Recovery,
+        Rejection, Request, ResolutionKind, RunId, Snapshot, State, Story, WriteId, canonical_hash,
+    },
+    store::{
+        Filter, Inserted, Listed, ReadError, RequestKey, Store, Unavailable,
+        engine::{CommitError, Done, Engine},
+    },
+    worker::{Heartbeat, Probe, Reaper, Segment, SegmentError, Swept},
+};
+use serde_json::{Map, Value};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use tokio::sync::mpsc::UnboundedSender;
+use tokio_util::sync::CancellationToken;
+
+/// How a process takes part.
+pub struct RuntimeConfig {
+    /// The store.
+    pub store: Arc<dyn Store>,
+    /// What this process can execute.
+    pub registry: Arc<Registry>,
+    /// The boot-time clock.
+    pub clock: Arc<dyn BootClock>,
+    /// Wall time.
+    pub wall: Arc<dyn WallClock>,
+    /// How long a lease lasts without renewal.
+    pub ttl: Duration,
+    /// Requeues and backoff.
+    pub policy: Policy,
+    /// Host and process, for holders' names: `web-01:4711`.
+    pub process: String,
+    /// Is told when a segment comes by; for drills and tests.
+    pub probe: Option<Arc<dyn Probe>>,
+    /// Is told what happens beside the journal.
+    pub live: Option<UnboundedSender<Live>>,
+}
+
+/// A process's part in the runs of a store.
+#[derive(Clone)]
+pub struct Runtime {
+    pub(crate) engine: Arc<Engine>,
+    heartbeat: Arc<Heartbeat>,
+    pub(crate) reaper: Arc<Reaper>,
+    pub(crate) registry: Arc<Registry>,
+    process: String,
+    probe: Option<Arc<dyn Probe>>,
+    live: Option<UnboundedSender<Live>>,
+    stop: CancellationToken,
+}
+
+/// What is asked of a new run.
+#[derive(Clone, Debug)]
+pub struct StartRun {
+    /// The agent.
+    pub agent: String,
+    /// The conversation and its limits.
+    pub request: Request,
+    /// Who finishes it; none: the default of the way it is started.
+    pub recovery: Option<Recovery>,
+    /// Larger is claimed earlier.
+    pub priority: i32,
+    /// Not claimed before.
+    pub run_at: Option<jiff::Timestamp>,
+    /// Who asks.
+    pub by: Principal,
+    /// The person behind a machine; none: the asker.
+    pub initiator: Option<String>,
+}
+
+impl StartRun {
+    /// A task for an agent.
+    pub fn new(agent: impl Into<String>, task: impl Into<String>, by: Principal) -> Self {
+        let message = crate::run::InputMessage { role: crate::run::Role::User, text: task.into() };
+        Self {
+            agent: agent.into(),
+            request: Request { messages: vec![message], ..Request::default() },
+            recovery: None,
+            priority: 0,
+            run_at: None,
+            by,
+            initiator: None,
+        }
+    }
+}
+
+/// Why a run was not started.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum StartError {
+    /// No such agent here.
+    #[error("there is no agent `{0}`; there are: {1}")]
+    NoAgent(String, String),
+    /// The request is too long, empty, or asks for more than the agent has.
+    #[error("{0}")]
+    Invalid(String),
+    /// The key belongs to another request.
+    #[error("the key belongs to run {0}, which was asked for something else")]
+    KeyConflict(RunId),
+    /// No answer: the run may exist.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+    /// The lease ended before it could be used.
+    #[error("{0}")]
+    Lost(String),
+}
+
+/// A decision as a person makes it.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    /// Names what the person saw.
+    pub digest: String,
+    /// For every undecided call that `calls` does not name: approve or deny.
+    pub rest: Option<bool>,
+    /// A reason for those.
+    pub reason: Option<String>,
+    /// Per call.
+    pub calls: Vec<DecideCall>,
+    /// Who.
+    pub by: Principal,
+    /// This process goes on with the run, where it has what the run needs.
+    pub execute: bool,
+}
+
+/// What a decision came to.
+pub struct Decided {
+    /// The row now.
+    pub row: Snapshot,
+    /// The continuation, where this process executes it.
+    pub execution: Option<Execution>,
+    /// The same decision was made before; nothing was journaled.
+    pub repeated: bool,
+    /// Why this process does not execute it, where it was asked to.
+    pub queued_because: Option<String>,
+}
+
+/// What a person says about a doubt.
+#[derive(Clone, Debug)]
+pub struct Resolution {
+    /// The call in doubt.
+    pub call_id: CallId,
+    /// Which doubt; none: the one that stands.
+    pub fence_epoch: Option<u64>,
+    /// What the person says.
+    pub outcome: ResolutionKind,
+    /// What the write answered.
+    pub result: Option<Value>,
+    /// Why.
+    pub note: Option<String>,
+    /// Who.
+    pub by: Principal,
+}
+
+/// Why an order was refused.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum OrderError {
+    /// A rule forbids it; nothing has changed.
+    #[error(transparent)]
+    Refused(#[from] Rejection),
+    /// No such run.
+    #[error("there is no such run")]
+    NotFound,
+    /// Values that do not fit; nothing has changed.
+    #[error("{0}")]
+    Invalid(String),
+    /// No answer: it may have been applied. The same order again gets the same answer.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+    /// The row does not decode.
+    #[error("{0}")]
+    Unreadable(String),
+}
+
+impl From<CommitError> for OrderError {
+    fn from(error: CommitError) -> Self {
+        match error {
+            CommitError::Rejected(rejection) => Self::Refused(rejection),
+            CommitError::Gone => Self::NotFound,
+            CommitError::Unavailable(unavailable) => Self::Unavailable(unavailable),
+            CommitError::Fenced | CommitError::Moved => {
+                Self::Unavailable(Unavailable("the run changed faster than the order could be applied".into()))
+            }
+            CommitError::Corrupt(why) => Self::Unreadable(why),
+        }
+    }
+}
+
+impl From<ReadError> for OrderError {
+    fn from(error: ReadError) -> Self {
+        CommitError::from(error).into()
+    }
+}
+
+/// A run as it stands, with its whole journal.
+#[derive(Clone, Debug)]
+pub struct Details {
+    /// The row.
+    pub row: Snapshot,
+    /// The journal, where it decodes.
+    pub entries: Vec<Entry>,
+    /// The journal, folded.
+    pub story: Story,
+    /// Why the journal is not shown, where it does not decode.
+    pub unreadable: Option<String>,
+}
+
+/// What needs a person.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum InboxKind {
+    /// A write may have happened.
+    InDoubt,
+    /// Calls wait for a decision.
+    Approval,
+    /// A call waits for values.
+    Input,
+    /// One call landed twice.
+    Duplicate,
+    /// The runtime refuses to continue.
+    Dead,
+}
+
+impl InboxKind {
+    /// As in the API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::InDoubt => "in_doubt",
+            Self::Approval => "approval",
+            Self::Input => "input",
+            Self::Duplicate => "duplicate",
+            Self::Dead => "dead",
+        }
+    }
+}
+
+/// A run under a lease of this process, ready to go on.
+pub struct Execution {
+    segment: Segment,
+    executor: Executor,
+}
+
+/// How an execution ended: the right is over, and the row says why.
+pub type Executed = Result<Snapshot, SegmentError>;
+
+impl Execution {
+    /// The run.
+    pub fn run(&self) -> RunId {
+        self.segment.run()
+    }
+    /// The row at the grant.
+    pub fn row(&self) -> &Snapshot {
+        self.segment.row()
+    }
+    /// Executes until the run settles, waits, is queued again or dead, or the right is lost.
+    ///
+    /// # Errors
+    /// The right was lost: what is journaled is true, and somebody else settles the run.
+    pub async fn finish(mut self) -> Executed {
+        let run = self.segment.run();
+        match self.executor.drive(&mut self.segment).await {
+            Ok(()) => Ok(self.segment.row().clone()),
+            Err(error) => {
+                tracing::warn!(%run, "run {run}: this segment stops: {error}");
+                Err(error)
+            }
+        }
+    }
+}
+
+/// How long a foreign change is tried against a busy or absent store.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+impl Runtime {
+    /// Takes part.
+    ///
+    /// # Errors
+    /// The store gives no connection for renewals.
+    pub fn new(config: RuntimeConfig) -> Result<Self, Unavailable> {
+        let heartbeat = Heartbeat::start(&config.store, Arc::clone(&config.clock), config.ttl)?;
+        let engine = Arc::new(Engine::new(config.store, config.wall, config.policy, config.ttl));
+        let reaper = Arc::new(Reaper::new(Arc::clone(&engine), config.clock));
+        Ok(Self {
+            engine,
+            heartbeat,
+            reaper,
+            registry: config.registry,
+            process: config.process,
+            probe: config.probe,
+            live: config.live,
+            stop: CancellationToken::new(),
+        })
+    }
+
+    /// What this process can execute.
+    pub fn registry(&self) -> &Arc<Registry> {
+        &self.registry
+    }
+
+    /// The store, for messages and for reading.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        self.engine.store()
+    }
+
+    /// The engine: hints of commits, late outcomes.
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// Every segment of this process yields at its next step, and nothing new is claimed.
+    pub fn stop(&self) {
+        self.stop.cancel();
+    }
+
+    pub(crate) fn stopping(&self) -> &CancellationToken {
+        &self.stop
+    }
+
+    fn executor(&self) -> Executor {
+        Executor {
+            registry: Arc::clone(&self.registry),
+            probe: self.probe.clone(),
+            live: self.live.clone(),
+            stop: self.stop.clone(),
+        }
+    }
+
+    fn grant(&self) -> Grant {
+        Grant { lease_id: LeaseId::random(), process: self.process.clone() }
+    }
+
+    fn agent(&self, name: &str) -> Result<&Arc<AgentSpec>, StartError> {
+        self.registry.agent(name).ok_or_else(|| {
+            let known: Vec<&str> = self.registry.agents().map(|a| a.name.as_str()).collect();
+            StartError::NoAgent(name.to_owned(), if known.is_empty() { "none".into() } else { known.join(", ") })
+        })
+    }
+
+    fn new_run(&self, start: StartRun, mode: Mode) -> Result<NewRun, StartError> {
+        let agent = self.agent(&start.agent)?;
+        check_request(&start.request)?;
+        if let Some(tools) = &start.request.tools {
+            for pattern in tools {
+                if self.registry.offered(agent, Some(std::slice::from_ref(pattern))).is_empty() {
+                    let offered: Vec<&str> =
+                        self.registry.offered(agent, None).into_iter().map(|t| t.spec().name.as_str()).collect();
+                    return Err(StartError::Invalid(format!(
+                        "agent `{}` is not offered `{pattern}`; it is offered: {}",
+                        agent.name,
+                        offered.join(", ")
+                    )));
+                }
+            }
+        }
+        Ok(NewRun {
+            id: RunId::new(),
+            agent: start.agent,
+            agent_version: agent.version(),
+            request: start.request,
+            mode,
+            recovery: start.recovery,
+            owner: start.by.id.clone(),
+            initiator: start.initiator.unwrap_or_else(|| start.by.id.clone()),
+            by: start.by,
+            priority: start.priority,
+            run_at: start.run_at.map(crate::clock::to_millis),
+            second_approver: agent.second_approver,
+        })
+    }
+
+    /// Starts a run that is claimed at birth, for a caller who waits.
+    ///
+    /// # Errors
+    /// See [`StartError`]; where the store does not answer, the caller may run [`unrecorded`](Self::unrecorded).
+    pub async fn start(&self, start: StartRun) -> Result<Execution, StartError> {
+        let new = self.new_run(start, Mode::Wait)?;
+        let grant = self.grant();
+        let write_id = WriteId(grant.lease_id.0);
+        let sent = self.heartbeat.now();
+        // The run's id and the lease's id are chosen here, so that a repeat after a lost answer is the same start.
+        let (_, done) = match self.engine.birth(new.clone(), Some(grant.clone()), None, write_id).await {
+            Ok(born) => born,
+            Err(_) => self.engine.birth(new, Some(grant), None, write_id).await?,
+        };
+        self.execution(done, sent).await.map_err(|e| StartError::Lost(e.to_string()))
+    }
+
+    /// A run without a record: reads work, every write is refused before it happens.
+    ///
+    /// # Errors
+    /// No such agent, or a request that is none.
+    pub fn unrecorded(registry: &Arc<Registry>, start: StartRun) -> Result<Unrecorded, StartError> {
+        check_request(&start.request)?;
+        let agent = registry
+            .agent(&start.agent)
+            .ok_or_else(|| StartError::NoAgent(start.agent.clone(), "see `leasehold agents`".into()))?;
+        Ok(Unrecorded::new(Arc::clone(registry), Arc::clone(agent), start.request))
+    }
+
+    /// Puts a run in the queue. The same key with the same request is the same run.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub async fn enqueue(&self, start: StartRun, key: Option<String>) -> Result<RunId, StartError> {
+        let hash = canonical_hash(&(&start.agent, &start.request, start.priority));
+        let key = key.map(|key| RequestKey { scope: start.by.id.clone(), key, request_hash: hash });
+        let new = self.new_run(start, Mode::Queue)?;
+        let id = new.id;
+        let write_id = WriteId::random();
+        let (inserted, _) = match self.engine.birth(new.clone(), None, key.clone(), write_id).await {
+            Ok(born) => born,
+            Err(_) => self.engine.birth(new, None, key, write_id).await?,
+        };
+        match inserted {
+            Inserted::Applied(_) => Ok(id),
+            Inserted::Existing(run) => Ok(run),
+            Inserted::KeyConflict(run) => Err(StartError::KeyConflict(run)),
+        }
+    }
+
+    /// An execution from a grant that is durable.
+    async fn execution(&self, done: Done, sent: crate::clock::BootInstant) -> Result<Execution, SegmentError> {
+        let id = done.row.id;
+        let (entries, unreadable) = match self.engine.journal(id, 0).await {
+            Ok(entries) => (entries, None),
+            Err(ReadError::Corrupt { why, .. }) => (Vec::new(), Some(why)),
+            // The grant's own entries are at hand only for a start; for the rest the lease runs out by itself.
+            Err(ReadError::Unavailable(unavailable)) if done.row.sequence > done.entries.len() as u64 => {
+                return Err(SegmentError::Lost(unavailable.to_string()));
+            }
+            Err(ReadError::Unavailable(_)) => (done.entries.clone(), None),
+        };
+        let story = Story::of(&entries);
+        let mut segment = Segment::new(Arc::clone(&self.engine), Arc::clone(&self.heartbeat), done.row, story, sent)?;
+        if let Some(why) = unreadable {
+            segment.commit(vec![crate::run::Act::Unreadable { why: why.clone() }]).await?;
+            return Err(SegmentError::Unreadable(why));
+        }
+        Ok(Execution { segment, executor: self.executor() })
+    }
+
+    /// What this process can claim.
+    pub fn claimer(&self) -> Claimer {
+        Claimer {
+            agents: self.registry.agents().map(|a| a.name.clone()).collect(),
+            tools: self.registry.tool_names().map(str::to_owned).collect(),
+            open: !self.stop.is_cancelled(),
+        }
+    }
+
+    /// Claims one queued run.
+    ///
+    /// # Errors
+    /// Not due, not served, taken by somebody else, no answer.
+    pub async fn claim(&self, id: RunId) -> Result<Execution, OrderError> {
+        let grant = self.grant();
+        let write_id = WriteId(grant.lease_id.0);
+        let claimer = self.claimer();
+        let sent = self.heartbeat.now();
+        let done = self
+            .engine
+            .change(id, write_id, self.engine.ttl() / 3, |_| Event::Claim { grant: grant.clone(), claimer: claimer.clone() })
+            .await?;
+        self.execution(done, sent).await.map_err(|error| match error {
+            SegmentError::Unreadable(why) => OrderError::Unreadable(why),
+            other => OrderError::Unavailable(Unavailable(other.to_string())),
+        })
+    }
+
+    /// Why this process cannot go on with a run.
+    fn lacks(&self, row: &Snapshot) -> Option<String> {
+        if self.registry.agent(&row.agent).is_none() {
+            return Some(format!("this process has no agent `{}`", row.agent));
+        }
+        let pending = row.turn.iter().flat_map(|t| t.pending());
+        pending
+            .map(|call| &call.tool)
+            .find(|tool| self.registry.tool(tool).is_none())
+            .map(|tool| format!("this process has no tool `{tool}`"))
+    }
+
+    /// Decides about waiting calls: one transaction with the claim, or with the queue.
+    ///
+    /// # Errors
+    /// Refused with the rule's name; nothing has changed then.
+    pub async fn decide(&self, id: RunId, decision: Decision) -> Result<Decided, OrderError> {
+        let row = self.engine.load(id).await?;
+        let current = row.turn.as_ref().is_some_and(|t| t.digest.as_deref() == Some(decision.digest.as_str()));
+        if !current {
+            return self.decided_before(id, row, &decision).await;
+        }
+        let calls = expand(&row, &decision);
+        let edited: Vec<&DecideCall> = calls.iter().filter(|c| c.arguments.is_some()).collect();
+        if !edited.is_empty() {
+            self.check_edits(id, &row, &edited).await?;
+        }
+        let undecided_after = row
+            .turn
+            .iter()
+            .flat_map(|t| &t.calls)
+            .filter(|c| c.is_undecided() && !calls.iter().any(|d| d.call_id == c.id))
+            .count();
+        let queued_because = if decision.execute { self.lacks(&row) } else { None };
+        let grant = (decision.execute && queued_because.is_none() && undecided_after == 0).then(|| self.grant());
+        let write_id = grant.as_ref().map_or_else(WriteId::random, |g| WriteId(g.lease_id.0));
+        let sent = self.heartbeat.now();
+        let order = if undecided_after == 0 {
+            Order::Decide { digest: decision.digest.clone(), calls, grant: grant.clone() }
+        } else {
+            Order::DecidePart { digest: decision.digest.clone(), calls }
+        };
+        let by = decision.by.clone();
+        let done = self.engine.change(id, write_id, PATIENCE, |_| Event::Person(by.clone(), order.clone())).await?;
+        let repeated = done.entries.is_empty();
+        let row = done.row.clone();
+        let granted = grant.is_some_and(|g| row.lease.as_ref().is_some_and(|l| l.lease_id == g.lease_id));
+        let execution = if granted {
+            Some(self.execution(done, sent).await.map_err(|e| OrderError::Unavailable(Unavailable(e.to_string())))?)
+        } else {
+            None
+        };
+        Ok(Decided { row, execution, repeated, queued_because })
+    }
+
+    /// A decision on a turn that has gone: the same answer where it was taken, stale where it was not.
+    async fn decided_before(&self, id: RunId, row: Snapshot, decision: &Decision) -> Result<Decided, OrderError> {
+        let entries = self.engine.journal(id, 0).await?;
+        let approvals = entries.iter().filter_map(|entry| match &entry.body {
+            crate::run::EntryBody::Approval(approval) if approval.digest == decision.digest => Some(approval),
+            _ => None,
+        });
+        let taken: Vec<_> = approvals.filter(|a| a.by.id == decision.by.id).flat_map(|a| &a.calls).collect();
+        let same = !taken.is_empty()
+            && decision.calls.iter().all(|c| taken.iter().any(|t| t.call_id == c.call_id && t.approved == c.approved))
+            && decision.rest.is_none_or(|rest| {
+                taken.iter().all(|t| decision.calls.iter().any(|c| c.call_id == t.call_id) || t.approved == rest)
+            });
+        if same {
+            return Ok(Decided { row, execution: None, repeated: true, queued_because: None });
+        }
+        if !row.state.is_waiting() {
+            return Err(Rejection::NotInState { state: row.state, event: crate::run::EventKind::Decide }.into());
+        }
+        Err(Rejection::StaleTurn.into())
+    }
+
+    /// Edited arguments must fit the tool, as it is now.
+    async fn check_edits(&self, id: RunId, row: &Snapshot, edited: &[&DecideCall]) -> Result<(), OrderError> {
+        if row.second_approver {
+            return Err(OrderError::Invalid(
+                "under four eyes an edit is a proposal that somebody else releases; that is not in this version: deny with a reason instead".into(),
+            ));
+        }
+        let Some(agent) = self.registry.agent(&row.agent) else {
+            return Err(OrderError::Invalid(format!(
+                "this process has no agent `{}`, so an edit cannot be checked",
+                row.agent
+            )));
+        };
+        let story = Story::of(&self.engine.journal(id, 0).await?);
+        let narrow = story.request.as_ref().and_then(|r| r.tools.clone());
+        let gate = Gate { registry: &self.registry, agent, narrow: narrow.as_deref() };
+        for call in edited {
+            if !call.approved {
+                return Err(OrderError::Invalid(format!("call {} is denied and edited at once", call.call_id)));
+            }
+            let name = story.calls.get(&call.call_id).map(|c| c.asked.tool.as_str()).unwrap_or_default();
+            let Some(tool) = gate.tool(name) else {
+                return Err(OrderError::Invalid(format!("`{name}` is not offered any more, so an edit cannot be checked")));
+            };
+            let arguments: Map<String, Value> = call.arguments.clone().unwrap_or_default();
+            gate.validate(tool, arguments).map_err(OrderError::Invalid)?;
+        }
+        Ok(())
+    }
+
+    /// Requests a cancel.
+    ///
+    /// # Errors
+    /// Settled or dead otherwise, no such run, no answer.
+    pub async fn cancel(&self, id: RunId, by: Principal, note: Option<String>) -> Result<Snapshot, OrderError> {
+        self.order(id, by, Order::Cancel { note }).await
+    }
+
+    /// Sends a dead or failed run on.
+    ///
+    /// # Errors
+    /// In doubt, cancelled, no such run, no answer.
+    pub async fn redrive(&self, id: RunId, by: Principal, note: Option<String>) -> Result<Snapshot, OrderError> {
+        let row = self.engine.load(id).await?;
+        let valid_for = self.registry.agent(&row.agent).map_or(Duration::from_secs(24 * 3600), |a| a.approval_valid_for);
+        let now = self.engine.now().wall;
+        let approved_after = now.checked_sub(valid_for).unwrap_or(now);
+        self.order(id, by, Order::Redrive { approved_after, note }).await
+    }
+
+    /// Gives a run up.
+    ///
+    /// # Errors
+    /// Not dead, no such run, no answer.
+    pub async fn discard(&self, id: RunId, by: Principal, note: Option<String>) -> Result<Snapshot, OrderError> {
+        self.order(id, by, Order::Discard { note }).await
+    }
+
+    async fn order(&self, id: RunId, by: Principal, order: Order) -> Result<Snapshot, OrderError> {
+        let done = self.engine.change(id, WriteId::random(), PATIENCE, |_| Event::Person(by.clone(), order.clone())).await?;
+        Ok(done.row)
+    }
+
+    /// Settles a doubt.
+    ///
+    /// # Errors
+    /// Another doubt stands, too early, not permitted, no such run, no answer.
+    pub async fn resolve(&self, id: RunId, said: Resolution) -> Result<Snapshot, OrderError> {
+        let row = self.engine.load(id).await?;
+        let standing = row.fence.as_ref().filter(|_| row.reason == Some(Reason::WriteInDoubt));
+        let fence_epoch = match (said.fence_epoch, standing) {
+            (Some(epoch), _) => epoch,
+            (None, Some(fence)) => fence.epoch,
+            (None, None) => return self.resolved_before(id, row, &said).await,
+        };
+        if standing.is_none() {
+            return self.resolved_before(id, row, &said).await;
+        }
+        let order = Order::Resolve {
+            call_id: said.call_id,
+            fence_epoch,
+            outcome: said.outcome,
+            result: said.result.map(stored),
+            note: said.note,
+        };
+        self.order(id, said.by, order).await
+    }
+
+    /// A resolution where nothing is in doubt: the same answer where it was taken, stale where it was not.
+    async fn resolved_before(&self, id: RunId, row: Snapshot, said: &Resolution) -> Result<Snapshot, OrderError> {
+        let entries = self.engine.journal(id, 0).await?;
+        let same = entries.iter().any(|entry| match &entry.body {
+            crate::run::EntryBody::Resolved(resolved) => {
+                resolved.call_id == said.call_id
+                    && resolved.outcome == said.outcome
+                    && resolved.by.id == said.by.id
+                    && said.fence_epoch.is_none_or(|epoch| epoch == resolved.fence_epoch)
+            }
+            _ => false,
+        });
+        if same { Ok(row) } else { Err(Rejection::StaleDoubt.into()) }
+    }
+
+    /// A run as it stands. A journal that does not decode is said, and the row is shown all the same.
+    ///
+    /// # Errors
+    /// No such run, no answer, a row that does not decode.
+    pub async fn details(&self, id: RunId) -> Result<Details, OrderError> {
+        // The journal first: the row is then at least as new as what is shown of the journal.
+        let (entries, unreadable) = match self.engine.journal(id, 0).await {
+            Ok(entries) => (entries, None),
+            Err(error @ ReadError::Corrupt { .. }) => (Vec::new(), Some(error.to_string())),
+            Err(ReadError::Unavailable(unavailable)) => return Err(unavailable.into()),
+        };
+        let row = self.engine.load(id).await?;
+        let late = self.engine.journal(id, entries.len() as u64).await;
+        let entries: Vec<Entry> = match (unreadable.is_none(), late) {
+            (true, Ok(late)) => entries.into_iter().chain(late).take_while(|e| e.sequence < row.sequence).collect(),
+            _ => entries,
+        };
+        let story = Story::of(&entries);
+        Ok(Details { row, entries, story, unreadable })
+    }
+
+    /// Entries of a run from number `from`.
+    ///
+    /// # Errors
+    /// No answer, an entry that does not decode.
+    pub async fn events(&self, id: RunId, from: u64) -> Result<Vec<Entry>, OrderError> {
+        Ok(self.engine.journal(id, from).await?)
+    }
+
+    /// Waits until the run has an entry of number `from` or later, and gives what is there. A commit of this process wakes it at
+    /// once; one of another process is seen by polling.
+    ///
+    /// # Errors
+    /// No answer, an entry that does not decode.
+    pub async fn wait_events(&self, id: RunId, from: u64) -> Result<Vec<Entry>, OrderError> {
+        let mut hints = self.engine.subscribe();
+        loop {
+            let entries = self.engine.journal(id, from).await?;
+            if !entries.is_empty() {
+                return Ok(entries);
+            }
+            let hinted = async {
+                loop {
+                    match hints.recv().await {
+                        Ok(hint) if hint.run == id => return,
+                        Ok(_) => {}
+                        // Lagged: look. Closed cannot be while the engine lives.
+                        Err(_) => return,
+                    }
+                }
+            };
+            // No hint within the time is no error: polling always follows.
+            tokio::time::timeout(Duration::from_millis(250), hinted).await.ok();
+        }
+    }
+
+    /// Rows, newest first.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn list(&self, filter: &Filter, before: Option<RunId>, limit: usize) -> Result<Vec<Listed>, OrderError> {
+        Ok(self.engine.store().list(filter, before, limit.min(limits::PAGE_MAX)).await?)
+    }
+
+    /// What needs a person, most urgent first: doubts, then decisions, then the rest; the longest waiting first.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn inbox(&self, limit: usize) -> Result<Vec<(InboxKind, Listed)>, OrderError> {
+        let limit = limit.min(limits::PAGE_MAX);
+        let states = vec![State::WaitingForApproval, State::WaitingForInput, State::Dead];
+        let mut items = Vec::new();
+        for listed in self.list(&Filter { states, ..Filter::default() }, None, limit).await? {
+            let kind = match (listed.state.as_str(), listed.reason.as_deref()) {
+                ("waiting_for_approval", _) => InboxKind::Approval,
+                ("waiting_for_input", _) => InboxKind::Input,
+                (_, Some("write_in_doubt")) => InboxKind::InDoubt,
+                _ => InboxKind::Dead,
+            };
+            items.push((kind, listed));
+        }
+        let twice = Filter { duplicates_only: true, ..Filter::default() };
+        items.extend(self.list(&twice, None, limit).await?.into_iter().map(|listed| (InboxKind::Duplicate, listed)));
+        items.sort_by(|(a_kind, a), (b_kind, b)| (a_kind, a.since).cmp(&(b_kind, b.since)));
+        Ok(items)
+    }
+
+    /// One bounded sweep.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn sweep(&self, limit: usize, dry_run: bool) -> Result<Swept, Unavailable> {
+        self.reaper.sweep(limit, dry_run).await
+    }
+
+    /// Finds a run by its id or the end of it.
+    ///
+    /// # Errors
+    /// None, several, no answer.
+    pub async fn find(&self, text: &str) -> Result<RunId, OrderError> {
+        if let Ok(id) = text.parse() {
+            return Ok(id);
+        }
+        let plain: String = text.chars().filter(|c| *c != '-').collect();
+        if plain.len() < 4 || !plain.chars().all(|c| c.is_ascii_hexdigit()) {
+            return Err(OrderError::Invalid(format!("`{text}` is neither a run id nor the end of one (4 hex digits or more)")));
+        }
+        match self.engine.store().find(&plain.to_lowercase()).await?.as_slice() {
+            [id] => Ok(*id),
+            [] => Err(OrderError::NotFound),
+            _ => Err(OrderError::Invalid(format!("several runs end in `{text}`; give more of the id"))),
+        }
+    }
+
+    /// Agents whose queued runs this process can claim.
+    pub(crate) fn agent_names(&self) -> Vec<String> {
+        self.registry.agents().map(|a| a.name.clone()).collect()
+    }
+
+    /// Tools of this process that write, for messages.
+    pub fn write_tools(&self) -> BTreeSet<String> {
+        self.registry.tools().filter(|t| matches!(t, Tool::Write(..))).map(|t| t.spec().name.clone()).collect()
+    }
+}
+
+/// A decision per undecided call: the named ones, and the rest alike. Where none is undecided, the calls that were: so that
+/// a repeat is recognised as one.
+fn expand(row: &Snapshot, decision: &Decision) -> Vec<DecideCall> {
+    let mut calls = decision.calls.clone();
+    let Some(approved) = decision.rest else { return calls };
+    let Some(turn) = &row.turn else { return calls };
+    let undecided: Vec<&CallId> = turn.calls.iter().filter(|c| c.is_undecided()).map(|c| &c.id).collect();
+    let meant: Vec<&CallId> = if undecided.is_empty() {
+        turn.calls.iter().filter(|c| c.needs_person && c.verdict.is_some()).map(|c| &c.id).collect()
+    } else {
+        undecided
+    };
+    for id in meant {
+        if !calls.iter().any(|c| &c.call_id == id) {
+            calls.push(DecideCall { call_id: id.clone(), approved, reason: decision.reason.clone(), arguments: None });
+        }
+    }
+    calls
+}
+
+fn check_request(request: &Request) -> Result<(), StartError> {
+    let bytes: usize = request.messages.iter().map(|m| m.text.len()).sum();
+    if bytes > limits::REQUEST_BYTES_MAX {
+        return Err(StartError::Invalid(format!(
+            "the request is {bytes} bytes long, and the limit is {}",
+            limits::REQUEST_BYTES_MAX
+        )));
+    }
+    if request.messages.last().is_none_or(|m| m.text.trim().is_empty()) {
+        return Err(StartError::Invalid("the request is empty: say what the agent should do".into()));
+    }
+    if request.metadata.values().any(|value| nested_deeper(value, limits::NESTING_MAX)) {
+        return Err(StartError::Invalid(format!("the metadata is nested deeper than {} levels", limits::NESTING_MAX)));
+    }
+    if request.max_rounds == Some(0) {
+        return Err(StartError::Invalid("max_rounds must be at least 1".into()));
+    }
+    Ok(())
+}

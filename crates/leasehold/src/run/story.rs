@@ -1,0 +1,311 @@
+//! The journal folded: what was asked, what was said, what became of each call. From this a run continues, and this is what
+//! pages and commands show. Folding is incremental: a holder feeds it what it writes and what others wrote.
+
+use super::{
+    decision::{CardCall, TurnCard},
+    ids::CallId,
+    journal::{Entry, EntryBody, ReplyCall, Request, body},
+    state::{LateAnswer, Outcome, Reason, State, Via},
+};
+use jiff::Timestamp;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// How the detail of a journaled model failure begins; a script counts these.
+pub const MODEL_CALL_FAILED: &str = "the model call failed";
+
+/// A call over the whole run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoryCall {
+    /// As the model asked for it.
+    pub asked: ReplyCall,
+    /// The turn it belongs to.
+    pub turn: u32,
+    /// What a person was shown of it last.
+    pub card: Option<CardCall>,
+    /// Arguments a person put in the place of the model's.
+    pub edited: Option<Map<String, Value>>,
+    /// Values a person filled in.
+    pub input: Option<Map<String, Value>>,
+    /// Who released or denied it last, when, and why.
+    pub decided: Option<CallDecided>,
+    /// Every stamp: sequence, time, epoch, holder, attempt.
+    pub stamps: Vec<CallStamped>,
+    /// What became of it.
+    pub outcome: Option<CallOutcome>,
+}
+
+impl StoryCall {
+    /// A call that was just asked for.
+    pub fn fresh(asked: ReplyCall, turn: u32) -> Self {
+        Self { asked, turn, card: None, edited: None, input: None, decided: None, stamps: Vec::new(), outcome: None }
+    }
+    /// The arguments it runs with.
+    pub fn arguments(&self) -> Map<String, Value> {
+        let mut arguments = self.edited.clone().or_else(|| self.asked.arguments.clone()).unwrap_or_default();
+        if let Some(input) = &self.input {
+            for (key, value) in input {
+                arguments.insert(key.clone(), value.clone());
+            }
+        }
+        arguments
+    }
+    /// Some segment may have entered it.
+    pub fn was_entered(&self) -> bool {
+        self.stamps.iter().any(|s| s.entered)
+    }
+}
+
+/// A decision on a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallDecided {
+    /// Approved or denied.
+    pub approved: bool,
+    /// Who.
+    pub by: String,
+    /// When.
+    pub at: Timestamp,
+    /// Why.
+    pub reason: Option<String>,
+}
+
+/// A stamp of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallStamped {
+    /// When.
+    pub at: Timestamp,
+    /// Under which epoch.
+    pub epoch: u64,
+    /// By whom.
+    pub holder: Option<String>,
+    /// 1 for the first.
+    pub attempt: u32,
+    /// Not since known to be unused.
+    pub entered: bool,
+}
+
+/// What became of a call, evidence resolved to its answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallOutcome {
+    /// What.
+    pub outcome: Outcome,
+    /// The answer is an error.
+    pub is_error: bool,
+    /// The answer.
+    pub result: Value,
+    /// How it came to be known.
+    pub via: Via,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// One turn: a reply and the ids of its calls.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoryTurn {
+    /// Counts from 1.
+    pub number: u32,
+    /// What the model said.
+    pub text: String,
+    /// In order.
+    pub calls: Vec<CallId>,
+    /// What the provider wants to see again.
+    pub opaque: Option<Value>,
+}
+
+/// The card that waits or waited last.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoryCard {
+    /// What was shown.
+    pub card: TurnCard,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+/// How the run ended, or why the runtime stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoryEnd {
+    /// completed, failed, cancelled or dead.
+    pub state: State,
+    /// Why.
+    pub reason: Option<Reason>,
+    /// In words.
+    pub detail: String,
+}
+
+/// A run's journal, folded.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Story {
+    /// The number of the entry that comes next.
+    pub next: u64,
+    /// What was asked.
+    pub request: Option<Request>,
+    /// The agent's configuration hash then.
+    pub agent_version: String,
+    /// In order.
+    pub turns: Vec<StoryTurn>,
+    /// Every call of every turn.
+    pub calls: BTreeMap<CallId, StoryCall>,
+    /// The newest card.
+    pub card: Option<StoryCard>,
+    /// The agent's answer.
+    pub output: Option<String>,
+    /// The cap on rounds ended it.
+    pub truncated: bool,
+    /// The newest end; none while it goes on.
+    pub end: Option<StoryEnd>,
+    /// Model failures on record.
+    pub model_failures: u32,
+    /// Late evidence by sequence.
+    pub late: BTreeMap<u64, body::LateEvidence>,
+}
+
+impl Story {
+    /// Folds a journal from its first entry.
+    pub fn of<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Self {
+        let mut story = Self::default();
+        for entry in entries {
+            story.fold(entry);
+        }
+        story
+    }
+
+    /// Folds the next entry. One that was folded before is skipped, so that a holder may feed both what it wrote and what it
+    /// read.
+    pub fn fold(&mut self, entry: &Entry) {
+        if entry.sequence < self.next {
+            return;
+        }
+        self.next = entry.sequence + 1;
+        match &entry.body {
+            EntryBody::Started(born) | EntryBody::Enqueued(born) => {
+                self.request = Some(born.request.clone());
+                self.agent_version.clone_from(&born.agent_version);
+            }
+            EntryBody::ModelReply(reply) => self.reply(reply),
+            EntryBody::WriteStamped(stamped) | EntryBody::WriteRestamped(stamped) => {
+                if let Some(call) = self.calls.get_mut(&stamped.call_id) {
+                    call.stamps.push(CallStamped {
+                        at: entry.at,
+                        epoch: entry.epoch,
+                        holder: entry.holder.clone(),
+                        attempt: stamped.attempt,
+                        entered: true,
+                    });
+                }
+            }
+            EntryBody::WriteNotStarted(not_started) => {
+                if let Some(stamp) = self.calls.get_mut(&not_started.call_id).and_then(|c| c.stamps.last_mut()) {
+                    stamp.entered = false;
+                }
+            }
+            EntryBody::ToolOutcome(outcome) => self.outcome(entry, outcome),
+            EntryBody::Suspended(suspended) => {
+                for shown in &suspended.card.calls {
+                    if let Some(call) = self.calls.get_mut(&shown.id) {
+                        call.card = Some(shown.clone());
+                        call.decided = None;
+                    }
+                }
+                self.card = Some(StoryCard { card: suspended.card.clone(), since: entry.at });
+            }
+            EntryBody::Approval(approval) => {
+                for decided in &approval.calls {
+                    let Some(call) = self.calls.get_mut(&decided.call_id) else { continue };
+                    if decided.arguments.is_some() {
+                        call.edited.clone_from(&decided.arguments);
+                    }
+                    if !approval.proposal {
+                        call.decided = Some(CallDecided {
+                            approved: decided.approved,
+                            by: approval.by.id.clone(),
+                            at: entry.at,
+                            reason: decided.reason.clone(),
+                        });
+                    }
+                }
+            }
+            EntryBody::Input(input) => {
+                if let Some(call) = self.calls.get_mut(&input.call_id) {
+                    call.input = Some(input.values.clone());
+                }
+            }
+            EntryBody::LateEvidence(late) => {
+                self.late.insert(entry.sequence, late.clone());
+            }
+            EntryBody::Requeued(requeued) => {
+                self.end = None;
+                self.failure(&requeued.why);
+            }
+            EntryBody::InDoubt(doubt) => {
+                self.end = Some(StoryEnd { state: State::Dead, reason: Some(Reason::WriteInDoubt), detail: doubt.why.clone() });
+            }
+            EntryBody::DeadLettered(dead) => {
+                self.failure(&dead.detail);
+                self.end = Some(StoryEnd { state: State::Dead, reason: Some(dead.reason), detail: dead.detail.clone() });
+            }
+            EntryBody::Settled(settled) => {
+                self.failure(&settled.detail);
+                if settled.output.is_some() {
+                    self.output.clone_from(&settled.output);
+                }
+                self.truncated = settled.truncated;
+                self.end = Some(StoryEnd { state: settled.state, reason: settled.reason, detail: settled.detail.clone() });
+            }
+            EntryBody::Redriven(_) | EntryBody::SegmentOpened(_) => self.end = None,
+            EntryBody::Question(_)
+            | EntryBody::Answered(_)
+            | EntryBody::Expired(_)
+            | EntryBody::CancelRequested(_)
+            | EntryBody::LeaseExpired(_)
+            | EntryBody::Resolved(_)
+            | EntryBody::Discarded(_)
+            | EntryBody::DuplicateEffect(_) => {}
+        }
+    }
+
+    fn failure(&mut self, detail: &str) {
+        if detail.starts_with(MODEL_CALL_FAILED) {
+            self.model_failures += 1;
+        }
+    }
+
+    fn reply(&mut self, reply: &body::ModelReply) {
+        for asked in &reply.calls {
+            let call = StoryCall::fresh(asked.clone(), reply.turn);
+            self.calls.insert(asked.id.clone(), call);
+        }
+        self.turns.push(StoryTurn {
+            number: reply.turn,
+            text: reply.text.clone(),
+            calls: reply.calls.iter().map(|c| c.id.clone()).collect(),
+            opaque: reply.opaque.clone(),
+        });
+    }
+
+    fn outcome(&mut self, entry: &Entry, outcome: &body::ToolOutcome) {
+        let evidence = outcome.evidence.and_then(|sequence| self.late.get(&sequence));
+        let (result, is_error) = match evidence {
+            Some(late) => (late.result.clone(), late.is_error),
+            None => (outcome.result.clone(), outcome.is_error),
+        };
+        if let Some(call) = self.calls.get_mut(&outcome.call_id) {
+            call.outcome = Some(CallOutcome { outcome: outcome.outcome, is_error, result, via: outcome.via, at: entry.at });
+        }
+    }
+
+    /// Another call of this run with the same tool and arguments that may have been entered.
+    pub fn entered_before(&self, id: &CallId, tool: &str, arguments: &Map<String, Value>) -> Option<&StoryCall> {
+        let same = super::decision::canonical_hash(arguments);
+        self.calls.values().find(|other| {
+            &other.asked.id != id
+                && other.asked.tool == tool
+                && other.was_entered()
+                && super::decision::canonical_hash(&other.arguments()) == same
+        })
+    }
+
+    /// Late evidence on this call that says it is done.
+    pub fn late_done(&self, id: &CallId) -> Option<&body::LateEvidence> {
+        self.late.values().find(|l| &l.call_id == id && l.answer == LateAnswer::Done)
+    }
+}

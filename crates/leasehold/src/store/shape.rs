@@ -1,0 +1,103 @@
+//! What every store holds against a write and a row, whoever made them: storage properties, no rule about when a run may change.
+//!
+//! A write that fails here is a defect of its maker. It is refused before anything is stored, so that the journal of no run gets
+//! a gap and no store holds a row which another store would refuse.
+
+use super::{Insert, LeaseOp, Unavailable, Write};
+use crate::{
+    limits::PAGE_MAX,
+    run::{Entry, Reason, Snapshot, State},
+};
+
+/// At most a page.
+pub(super) fn page(limit: usize) -> usize {
+    limit.min(PAGE_MAX)
+}
+
+/// The last hexadecimal digits of an id as [`Store::find`](super::Store::find) compares them; none where the text cannot be the
+/// end of an id.
+pub(super) fn id_suffix(text: &str) -> Option<String> {
+    let digits: String = text.chars().filter(|c| *c != '-').map(|c| c.to_ascii_lowercase()).collect();
+    (!digits.is_empty() && digits.len() <= 32 && digits.bytes().all(|b| b.is_ascii_hexdigit())).then_some(digits)
+}
+
+/// The entries continue the journal without a gap, and the lease operation fits the row.
+pub(super) fn check_write(write: &Write) -> Result<(), Unavailable> {
+    numbered(&write.entries, write.guard.sequence, write.next.sequence)?;
+    match (write.lease, &write.next.lease) {
+        (LeaseOp::Extend(_), None) => Err(malformed("it extends a lease which its row has not")),
+        (LeaseOp::Drop, Some(_)) => Err(malformed("it drops a lease which its row has")),
+        _ => Ok(()),
+    }
+}
+
+/// The same for a first row.
+pub(super) fn check_insert(insert: &Insert) -> Result<(), Unavailable> {
+    numbered(&insert.entries, 0, insert.row.sequence)?;
+    if insert.entries.is_empty() {
+        return Err(malformed("a run begins with an entry"));
+    }
+    match (insert.lease, &insert.row.lease) {
+        (LeaseOp::Extend(_), Some(_)) | (LeaseOp::Keep, None) => Ok(()),
+        _ => Err(malformed("its lease is granted where its row has one, and only there")),
+    }
+}
+
+fn numbered(entries: &[Entry], from: u64, next: u64) -> Result<(), Unavailable> {
+    let mut expected = from;
+    for entry in entries {
+        if entry.sequence != expected {
+            return Err(malformed("its entries leave a gap"));
+        }
+        expected += 1;
+    }
+    if next == expected { Ok(()) } else { Err(malformed("its row does not count its entries")) }
+}
+
+fn malformed(why: &str) -> Unavailable {
+    Unavailable(format!("the write is malformed and was not sent: {why}"))
+}
+
+/// What holds of every row, in words where it does not; the SQL stores' constraints say the same.
+pub(super) fn check_row(row: &Snapshot) -> Result<(), &'static str> {
+    let held = row.state.is_held();
+    if row.lease.is_some() != held {
+        return Err("a lease stands exactly while the run is held");
+    }
+    if held && row.epoch == 0 {
+        return Err("a run is held only after a grant");
+    }
+    if held && (row.state == State::Cancelling) != row.cancel_requested {
+        return Err("a held run is cancelling exactly where a cancel was requested");
+    }
+    if row.sequence == 0 {
+        return Err("a run has a first entry");
+    }
+    if let Some(fence) = &row.fence {
+        if !(held || matches!(row.state, State::Queued | State::Dead)) {
+            return Err("a fence stands only while the run is queued, held or dead");
+        }
+        if fence.epoch == 0 || fence.epoch > row.epoch || fence.attempt == 0 {
+            return Err("a fence is of an epoch of its run and of a first or later attempt");
+        }
+    } else if row.reason == Some(Reason::WriteInDoubt) {
+        return Err("a doubt has its fence");
+    }
+    if reason_fits(row.state, row.reason) { Ok(()) } else { Err("the reason is not one of the state") }
+}
+
+fn reason_fits(state: State, reason: Option<Reason>) -> bool {
+    use Reason::{
+        Abandoned, Budget, ContextOverflow, DecisionExpired, ModelAuth, ModelClient, ModelUnavailable, Policy, Refused,
+        Restored, RetriesExhausted, Unreadable, WriteInDoubt,
+    };
+    match (state, reason) {
+        (
+            State::Failed,
+            Some(Refused | Policy | Budget | ModelAuth | ModelClient | ModelUnavailable | ContextOverflow | Abandoned),
+        )
+        | (State::Dead, Some(WriteInDoubt | RetriesExhausted | Abandoned | Unreadable | DecisionExpired | Restored)) => true,
+        (State::Failed | State::Dead, _) => false,
+        (_, reason) => reason.is_none(),
+    }
+}

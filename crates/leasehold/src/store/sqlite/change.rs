@@ -1,0 +1,197 @@
+//! One change inside an open transaction: the guarded write, the insert, a worker's word. Nothing here begins or ends a transaction.
+
+use super::row::{RowParams, total};
+use crate::{
+    clock::BootClock,
+    run::{Entry, Lease, LeaseId, LeaseTime, RunId, WriteId},
+    store::{Answer, Insert, Inserted, LeaseOp, RequestKey, Unavailable, Write},
+};
+use rusqlite::{Connection, OptionalExtension as _, named_params};
+use std::time::Duration;
+
+/// A change with its content encoded already, so that the writer thread only writes.
+#[derive(Debug)]
+pub(super) enum Change {
+    Insert { insert: Box<Insert>, content: Content },
+    Write { write: Box<Write>, content: Content },
+    Announce { worker: String, ttl: Duration, executes: bool },
+}
+
+/// The encoded parts of a change.
+#[derive(Debug)]
+pub(super) struct Content {
+    pub(super) turn: Option<String>,
+    pub(super) payloads: Vec<Vec<u8>>,
+}
+
+/// What became of a change.
+#[derive(Debug)]
+pub(super) enum Reply {
+    Inserted(Inserted),
+    Answered(Answer),
+    Announced,
+    /// Not stored, and never will be.
+    Refused(Unavailable),
+}
+
+/// The clock that ends leases, read anew for each change.
+pub(super) fn now(clock: &dyn BootClock) -> LeaseTime {
+    LeaseTime { clock: clock.boot_id().to_owned(), ns: clock.now().ns }
+}
+
+/// The end of a lease granted or renewed now.
+pub(super) fn end(now: &LeaseTime, ttl: Duration) -> LeaseTime {
+    let ttl = i64::try_from(ttl.as_nanos()).unwrap_or(i64::MAX);
+    LeaseTime { clock: now.clock.clone(), ns: now.ns.saturating_add(ttl) }
+}
+
+impl Change {
+    /// Carries it out.
+    pub(super) fn apply(&self, connection: &Connection, clock: &dyn BootClock) -> rusqlite::Result<Reply> {
+        let now = now(clock);
+        match self {
+            Self::Insert { insert, content } => apply_insert(connection, insert, content, &now),
+            Self::Write { write, content } => apply_write(connection, write, content, &now).map(Reply::Answered),
+            Self::Announce { worker, ttl, executes } => {
+                let mut forget = connection.prepare_cached(include_str!("sql/forget_workers.sql"))?;
+                forget.execute(named_params! { ":clock": now.clock, ":now_ns": now.ns })?;
+                let mut announce = connection.prepare_cached(include_str!("sql/announce.sql"))?;
+                let end = end(&now, *ttl);
+                announce.execute(named_params! {
+                    ":name": worker, ":clock": end.clock, ":expires_ns": end.ns, ":executes": executes
+                })?;
+                Ok(Reply::Announced)
+            }
+        }
+    }
+}
+
+fn apply_write(connection: &Connection, write: &Write, content: &Content, now: &LeaseTime) -> rusqlite::Result<Answer> {
+    let lease = granted(write.next.lease.as_ref(), write.lease, now);
+    let mut params = RowParams::of(&write.next, content.turn.clone(), lease.as_ref());
+    params.set(":keep_lease", write.lease == LeaseOp::Keep);
+    params.set(":guard_epoch", total(write.guard.epoch));
+    params.set(":guard_lease_id", write.guard.lease_id.map(|l| l.to_string()));
+    params.set(":guard_sequence", total(write.guard.sequence));
+    let seen = write.guard.expiry.as_ref();
+    params.set(":seen_clock", seen.map(|e| e.expires_at.clock.clone()));
+    params.set(":seen_ns", seen.map(|e| e.expires_at.ns));
+    params.set(":foreign_watched", seen.is_some_and(|e| e.foreign_watched));
+    params.set(":clock", now.clock.clone());
+    params.set(":now_ns", now.ns);
+    let mut update = connection.prepare_cached(include_str!("sql/write_run.sql"))?;
+    let written = update.query_row(&*params.bind(), |row| lease_end(row.get(0)?, row.get(1)?)).optional()?;
+    match written {
+        Some(end) => {
+            append(connection, write.next.id, write.write_id, &write.entries, &content.payloads)?;
+            Ok(Answer::Applied(end))
+        }
+        None => why_not(connection, write),
+    }
+}
+
+/// The guard failed: says which part, in the same transaction.
+fn why_not(connection: &Connection, write: &Write) -> rusqlite::Result<Answer> {
+    let Some(row) = standing(connection, write.next.id)? else { return Ok(Answer::Gone) };
+    let lease_id = write.guard.lease_id.map(|l: LeaseId| l.to_string());
+    Ok(if is_there(connection, write.next.id, write.write_id)? {
+        Answer::Applied(row.end)
+    } else if row.epoch != total(write.guard.epoch) || row.lease_id != lease_id {
+        Answer::Fenced
+    } else {
+        Answer::Moved
+    })
+}
+
+fn apply_insert(connection: &Connection, insert: &Insert, content: &Content, now: &LeaseTime) -> rusqlite::Result<Reply> {
+    let id = insert.row.id;
+    if let Some(row) = standing(connection, id)? {
+        return Ok(if is_there(connection, id, insert.write_id)? {
+            Reply::Inserted(Inserted::Applied(row.end))
+        } else {
+            Reply::Refused(Unavailable(format!("the id {id} is another run's")))
+        });
+    }
+    if let Some(RequestKey { scope, key, request_hash }) = &insert.key {
+        let mut find = connection.prepare_cached(include_str!("sql/by_request_key.sql"))?;
+        let found = find
+            .query_row(named_params! { ":scope": scope, ":key": key }, |row| {
+                Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?))
+            })
+            .optional()?;
+        if let Some((run, hash)) = found {
+            return Ok(match run.parse() {
+                Ok(run) if hash == *request_hash => Reply::Inserted(Inserted::Existing(run)),
+                Ok(run) => Reply::Inserted(Inserted::KeyConflict(run)),
+                Err(_) => Reply::Refused(Unavailable("the run of this request key has no readable id".into())),
+            });
+        }
+    }
+    let lease = granted(insert.row.lease.as_ref(), insert.lease, now);
+    let mut params = RowParams::of(&insert.row, content.turn.clone(), lease.as_ref());
+    let key = insert.key.as_ref();
+    params.set(":request_scope", key.map(|k| k.scope.clone()));
+    params.set(":request_key", key.map(|k| k.key.clone()));
+    params.set(":request_hash", key.map(|k| k.request_hash.clone()));
+    connection.prepare_cached(include_str!("sql/insert_run.sql"))?.execute(&*params.bind())?;
+    append(connection, id, insert.write_id, &insert.entries, &content.payloads)?;
+    Ok(Reply::Inserted(Inserted::Applied(lease.map(|l| l.expires_at))))
+}
+
+/// The lease columns after the operation; `Keep` ignores them.
+fn granted(lease: Option<&Lease>, op: LeaseOp, now: &LeaseTime) -> Option<Lease> {
+    match op {
+        LeaseOp::Extend(ttl) => lease.map(|l| Lease { expires_at: end(now, ttl), ..l.clone() }),
+        LeaseOp::Keep | LeaseOp::Drop => None,
+    }
+}
+
+struct Standing {
+    epoch: i64,
+    lease_id: Option<String>,
+    end: Option<LeaseTime>,
+}
+
+fn lease_end(clock: Option<String>, ns: Option<i64>) -> rusqlite::Result<Option<LeaseTime>> {
+    Ok(clock.zip(ns).map(|(clock, ns)| LeaseTime { clock, ns }))
+}
+
+fn standing(connection: &Connection, id: RunId) -> rusqlite::Result<Option<Standing>> {
+    connection
+        .prepare_cached(include_str!("sql/guard_of.sql"))?
+        .query_row(named_params! { ":id": id.to_string() }, |row| {
+            Ok(Standing { epoch: row.get(0)?, lease_id: row.get(1)?, end: lease_end(row.get(2)?, row.get(3)?)? })
+        })
+        .optional()
+}
+
+fn is_there(connection: &Connection, id: RunId, write_id: WriteId) -> rusqlite::Result<bool> {
+    connection
+        .prepare_cached(include_str!("sql/write_is_there.sql"))?
+        .query_row(named_params! { ":id": id.to_string(), ":write_id": write_id.to_string() }, |row| row.get(0))
+}
+
+/// An entry is of the write that appends it, whatever its maker put there: re-sends are recognised by it.
+fn append(
+    connection: &Connection,
+    run: RunId,
+    write_id: WriteId,
+    entries: &[Entry],
+    payloads: &[Vec<u8>],
+) -> rusqlite::Result<()> {
+    let mut append = connection.prepare_cached(include_str!("sql/append.sql"))?;
+    let (run, write_id) = (run.to_string(), write_id.to_string());
+    for (entry, payload) in entries.iter().zip(payloads) {
+        append.execute(named_params! {
+            ":run_id": run,
+            ":sequence": total(entry.sequence),
+            ":at_ms": entry.at.as_millisecond(),
+            ":epoch": total(entry.epoch),
+            ":holder": entry.holder,
+            ":write_id": write_id,
+            ":kind": entry.body.kind(),
+            ":payload": payload,
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,1 @@
+DELETE FROM workers WHERE lease_clock <> :clock OR expires_ns <= :now_ns

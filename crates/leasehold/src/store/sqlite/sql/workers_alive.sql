@@ -1,0 +1,1 @@
+SELECT count(*) FROM workers WHERE executes AND lease_clock = :clock AND expires_ns > :now_ns

@@ -1,0 +1,248 @@
+//! Renewal. One thread and one connection of its own renew every lease of this process in one statement, every third of the
+//! ttl, whatever tools, models and the store's queue do; once a second it looks for foreign changes. What it finds reaches
+//! the segment through its [`Signal`].
+
+use super::trust::TrustWindow;
+use crate::{
+    clock::BootClock,
+    run::RunId,
+    store::{Held, Look, Renewer, Store, Unavailable},
+};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak},
+    thread,
+    time::{Duration, Instant},
+};
+use tokio::sync::watch;
+
+/// What the heartbeat found out about a held run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Signal {
+    /// A cancel was accepted.
+    pub cancel: bool,
+    /// The right is gone.
+    pub lost: bool,
+    /// The journal as the store has it.
+    pub sequence: u64,
+}
+
+struct Holding {
+    trust: Arc<TrustWindow>,
+    signal: watch::Sender<Signal>,
+}
+
+#[derive(Default)]
+struct Book {
+    held: HashMap<Held, Holding>,
+    renew_now: bool,
+    /// Counts finished renewals, so that a caller can wait for one that began after it asked.
+    rounds: u64,
+    closed: bool,
+}
+
+struct Shared {
+    book: Mutex<Book>,
+    wake: Condvar,
+    renewed: watch::Sender<u64>,
+}
+
+impl Shared {
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The renewing thread of a process. Ends when it is dropped.
+pub struct Heartbeat {
+    shared: Arc<Shared>,
+    clock: Arc<dyn BootClock>,
+    ttl: Duration,
+}
+
+impl std::fmt::Debug for Heartbeat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "heartbeat (ttl {:?})", self.ttl)
+    }
+}
+
+/// How often foreign changes are looked for.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+impl Heartbeat {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The store gives no connection, or the system no thread.
+    pub fn start(store: &Arc<dyn Store>, clock: Arc<dyn BootClock>, ttl: Duration) -> Result<Arc<Self>, Unavailable> {
+        let renewer = store.renewer()?;
+        let shared = Arc::new(Shared { book: Mutex::default(), wake: Condvar::new(), renewed: watch::Sender::new(0) });
+        let beat = Beat { shared: Arc::downgrade(&shared), store: Arc::clone(store), renewer, clock: Arc::clone(&clock), ttl };
+        thread::Builder::new()
+            .name("leasehold-renew".into())
+            .spawn(move || beat.run())
+            .map_err(|e| Unavailable(format!("no thread for renewals: {e}")))?;
+        Ok(Arc::new(Self { shared, clock, ttl }))
+    }
+
+    /// A right that was just granted by a request sent at `trust`'s origin: renewed from now on.
+    pub(crate) fn hold(self: &Arc<Self>, held: Held, trust: Arc<TrustWindow>) -> (HoldGuard, watch::Receiver<Signal>) {
+        let (signal, receiver) = watch::channel(Signal::default());
+        self.shared.book().held.insert(held, Holding { trust, signal });
+        self.shared.wake.notify_all();
+        (HoldGuard { heartbeat: Arc::clone(self), held }, receiver)
+    }
+
+    /// A new trust window from a request sent at `sent`.
+    pub(crate) fn window(&self, sent: crate::clock::BootInstant) -> Arc<TrustWindow> {
+        TrustWindow::new(Arc::clone(&self.clock), self.ttl, sent)
+    }
+
+    /// The clock of the trust windows.
+    pub(crate) fn now(&self) -> crate::clock::BootInstant {
+        self.clock.now()
+    }
+
+    /// Asks for a renewal now and waits until one that began after this call has ended, at most `patience`.
+    pub(crate) async fn renew_now(&self, patience: Duration) {
+        let mut renewed = self.shared.renewed.subscribe();
+        let target = {
+            let mut book = self.shared.book();
+            book.renew_now = true;
+            // A round in progress began before this call: the one after it counts.
+            book.rounds + 1
+        };
+        self.shared.wake.notify_all();
+        // Nobody may answer in time; the caller looks at its trust window next, whatever the reason.
+        tokio::time::timeout(patience, renewed.wait_for(|done| *done >= target)).await.ok();
+    }
+}
+
+impl Drop for Heartbeat {
+    fn drop(&mut self) {
+        self.shared.book().closed = true;
+        self.shared.wake.notify_all();
+    }
+}
+
+/// Ends the renewal of one right when dropped.
+pub(crate) struct HoldGuard {
+    heartbeat: Arc<Heartbeat>,
+    held: Held,
+}
+
+impl Drop for HoldGuard {
+    fn drop(&mut self) {
+        self.heartbeat.shared.book().held.remove(&self.held);
+    }
+}
+
+struct Beat {
+    shared: Weak<Shared>,
+    store: Arc<dyn Store>,
+    renewer: Box<dyn Renewer>,
+    clock: Arc<dyn BootClock>,
+    ttl: Duration,
+}
+
+impl Beat {
+    fn run(mut self) {
+        let renew_every = self.ttl / 3;
+        let mut last_renewal = Instant::now();
+        loop {
+            let Some(shared) = self.shared.upgrade() else { return };
+            let book = shared.book();
+            if book.closed {
+                return;
+            }
+            let pause = if book.held.is_empty() {
+                // Nothing to renew: sleep until something is held.
+                Duration::from_secs(3600)
+            } else if book.renew_now {
+                Duration::ZERO
+            } else {
+                LOOK_EVERY.min(renew_every.saturating_sub(last_renewal.elapsed()))
+            };
+            let (mut book, _) = shared
+                .wake
+                .wait_timeout_while(book, pause, |b| !b.closed && !b.renew_now && b.held.is_empty())
+                .unwrap_or_else(PoisonError::into_inner);
+            if !book.closed && !book.renew_now && !book.held.is_empty() {
+                let until = LOOK_EVERY.min(renew_every.saturating_sub(last_renewal.elapsed()));
+                (book, _) = shared
+                    .wake
+                    .wait_timeout_while(book, until, |b| !b.closed && !b.renew_now)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+            if book.closed {
+                return;
+            }
+            let renew = book.renew_now || last_renewal.elapsed() >= renew_every;
+            book.renew_now = false;
+            let held: Vec<Held> = book.held.keys().copied().collect();
+            drop(book);
+            if held.is_empty() {
+                last_renewal = Instant::now();
+                self.round_done(&shared, renew);
+                continue;
+            }
+            let sent = self.clock.now();
+            let looks = if renew { self.renewer.renew(&held, self.ttl) } else { self.renewer.look(&held) };
+            match looks {
+                Ok(looks) => {
+                    if renew {
+                        last_renewal = Instant::now();
+                    }
+                    Self::tell(&shared, &held, &looks, renew.then_some(sent));
+                }
+                Err(unavailable) => {
+                    // The trust windows run down by themselves; the next round tries again, on a new connection.
+                    tracing::warn!(holding = held.len(), "leases could not be renewed: {unavailable}");
+                    if let Ok(renewer) = self.store.renewer() {
+                        self.renewer = renewer;
+                    }
+                    if renew {
+                        // Soon, not at once.
+                        let pause = shared.wake.wait_timeout(shared.book(), Duration::from_millis(200));
+                        drop(pause.unwrap_or_else(PoisonError::into_inner));
+                    }
+                }
+            }
+            self.round_done(&shared, renew);
+        }
+    }
+
+    fn round_done(&self, shared: &Shared, renewed: bool) {
+        if renewed {
+            let rounds = {
+                let mut book = shared.book();
+                book.rounds += 1;
+                book.rounds
+            };
+            shared.renewed.send_replace(rounds);
+        }
+    }
+
+    fn tell(shared: &Shared, held: &[Held], looks: &[Look], renewed_at: Option<crate::clock::BootInstant>) {
+        let book = shared.book();
+        let by_run: HashMap<RunId, &Look> = looks.iter().map(|look| (look.id, look)).collect();
+        for right in held {
+            let Some(holding) = book.held.get(right) else { continue };
+            // No row, or another's: a segment that has just ended its run by itself is no longer in the book or does not listen.
+            let look = by_run.get(&right.id);
+            let lost = !look.is_some_and(|l| l.held);
+            if lost {
+                holding.trust.lose();
+            } else if let Some(sent) = renewed_at {
+                holding.trust.confirmed(sent);
+            }
+            let found =
+                Signal { cancel: look.is_some_and(|l| l.cancel_requested), lost, sequence: look.map_or(0, |l| l.sequence) };
+            holding.signal.send_if_modified(|signal| {
+                let changed = *signal != found;
+                *signal = found;
+                changed
+            });
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! A segment: the stretch of a run executed under one lease. It exists only with a lease, and it is the only way to a
+//! [`WritePermit`]. Everything an agent changes goes through it.
+
+use super::{
+    heartbeat::{Heartbeat, HoldGuard, Signal},
+    permit::WritePermit,
+    trust::TrustWindow,
+};
+use crate::{
+    clock::BootInstant,
+    run::{
+        Act, CallId, Event, Late, LateAnswer, Recorded, Rejection, Right, RunId, Snapshot, StampCall, State, Story, WriteId,
+    },
+    store::{
+        Held,
+        engine::{CommitError, Done, Engine},
+    },
+};
+use jiff::Timestamp;
+use serde_json::Value;
+use std::{sync::Arc, time::Duration};
+use tokio::sync::watch;
+
+/// Why a segment cannot go on.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SegmentError {
+    /// The right moved on, or ran out while the store did not answer: stop, touch nothing but a late outcome.
+    #[error("the right to this run is gone: {0}")]
+    Lost(String),
+    /// The write was stamped, not entered, and unstamped again; the segment still holds the run.
+    #[error("the write was not entered: {0}")]
+    NotEntered(String),
+    /// A rule forbids it; the segment still holds the run.
+    #[error(transparent)]
+    Rejected(#[from] Rejection),
+    /// The record does not decode.
+    #[error("{0}")]
+    Unreadable(String),
+}
+
+/// A run under a lease of this process.
+pub struct Segment {
+    engine: Arc<Engine>,
+    heartbeat: Arc<Heartbeat>,
+    row: Snapshot,
+    story: Story,
+    right: Right,
+    trust: Arc<TrustWindow>,
+    signal: watch::Receiver<Signal>,
+    _hold: HoldGuard,
+}
+
+impl std::fmt::Debug for Segment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "segment of run {} epoch {}", self.row.id, self.right.epoch)
+    }
+}
+
+impl Segment {
+    /// From a grant that is durable: `row` is the row it made, `sent` the time before its request was sent. The only callers
+    /// are the ones that were granted the lease: start, claim, decide.
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        heartbeat: Arc<Heartbeat>,
+        row: Snapshot,
+        story: Story,
+        sent: BootInstant,
+    ) -> Result<Self, SegmentError> {
+        let Some(lease) = &row.lease else { return Err(SegmentError::Lost("the grant is over already".into())) };
+        let right = Right { epoch: row.epoch, lease_id: lease.lease_id };
+        let trust = heartbeat.window(sent);
+        let held = Held { id: row.id, epoch: right.epoch, lease_id: right.lease_id };
+        let (hold, signal) = heartbeat.hold(held, Arc::clone(&trust));
+        Ok(Self { engine, heartbeat, row, story, right, trust, signal, _hold: hold })
+    }
+
+    /// The row as this holder knows it.
+    pub fn row(&self) -> &Snapshot {
+        &self.row
+    }
+    /// The journal so far, folded.
+    pub fn story(&self) -> &Story {
+        &self.story
+    }
+    /// The run.
+    pub fn run(&self) -> RunId {
+        self.row.id
+    }
+    /// Its right.
+    pub fn right(&self) -> Right {
+        self.right
+    }
+    /// Wall time.
+    pub fn now(&self) -> Timestamp {
+        self.engine.now().wall
+    }
+    /// A cancel was accepted, as far as this holder has heard.
+    pub fn is_cancelled(&self) -> bool {
+        self.row.state == State::Cancelling || self.signal.borrow().cancel
+    }
+    /// The right is gone, as far as this holder has heard.
+    pub fn is_lost(&self) -> bool {
+        self.trust.is_lost() || self.trust.left().is_zero()
+    }
+    /// Still executes: no event has ended its right.
+    pub fn is_open(&self) -> bool {
+        self.row.state.is_held()
+    }
+    /// What the heartbeat finds, for waiting on.
+    pub(crate) fn signal(&self) -> watch::Receiver<Signal> {
+        self.signal.clone()
+    }
+
+    /// Applies acts as one durable step. A lost answer is repeated by its id until the lease's own deadline; a journal that grew
+    /// is folded and the acts are applied to what is there now.
+    ///
+    /// # Errors
+    /// See [`SegmentError`].
+    pub(crate) async fn commit(&mut self, acts: Vec<Act>) -> Result<(), SegmentError> {
+        let write_id = WriteId::random();
+        let mut pause = Duration::from_millis(20);
+        loop {
+            let events = acts.iter().cloned().map(|act| Event::Holder(self.right, act)).collect();
+            let sent = self.heartbeat.now();
+            match self.engine.commit(&self.row, events, write_id).await {
+                Ok(done) => {
+                    self.took(done, sent);
+                    return Ok(());
+                }
+                Err(CommitError::Rejected(Rejection::Fenced) | CommitError::Fenced | CommitError::Gone) => {
+                    self.trust.lose();
+                    return Err(SegmentError::Lost("another segment holds it, or nobody".into()));
+                }
+                Err(CommitError::Rejected(rejection)) => return Err(rejection.into()),
+                Err(CommitError::Moved) => {
+                    if self.catch_up(write_id).await? {
+                        return Ok(());
+                    }
+                }
+                Err(CommitError::Unavailable(unavailable)) => {
+                    self.wait_for_store(&unavailable.to_string(), &mut pause).await?;
+                }
+                Err(CommitError::Corrupt(why)) => return Err(SegmentError::Unreadable(why)),
+            }
+        }
+    }
+
+    /// The store does not answer: wait a little, until the lease's own deadline.
+    async fn wait_for_store(&self, why: &str, pause: &mut Duration) -> Result<(), SegmentError> {
+        if self.is_lost() {
+            return Err(SegmentError::Lost(format!("the store did not answer until the lease's deadline: {why}")));
+        }
+        tokio::time::sleep((*pause).min(self.trust.left())).await;
+        *pause = (*pause * 2).min(Duration::from_secs(1));
+        Ok(())
+    }
+
+    fn took(&mut self, done: Done, sent: BootInstant) {
+        for entry in &done.entries {
+            self.story.fold(entry);
+        }
+        self.row = done.row;
+        if self.is_open() {
+            // A step renews, for free.
+            self.trust.confirmed(sent);
+        }
+    }
+
+    /// Folds what others added. True where the write of that id turns out to be there.
+    async fn catch_up(&mut self, write_id: WriteId) -> Result<bool, SegmentError> {
+        let mut pause = Duration::from_millis(20);
+        loop {
+            match self.reload(write_id).await {
+                Ok(own) => return Ok(own),
+                Err(CommitError::Unavailable(unavailable)) => {
+                    self.wait_for_store(&unavailable.to_string(), &mut pause).await?;
+                }
+                Err(CommitError::Gone | CommitError::Fenced) => {
+                    self.trust.lose();
+                    return Err(SegmentError::Lost("another segment holds it, or nobody".into()));
+                }
+                Err(error) => return Err(SegmentError::Unreadable(error.to_string())),
+            }
+        }
+    }
+
+    async fn reload(&mut self, write_id: WriteId) -> Result<bool, CommitError> {
+        let row = self.engine.load(self.row.id).await?;
+        let entries = self.engine.journal(self.row.id, self.story.next).await?;
+        let own = entries.iter().any(|entry| entry.write_id == write_id);
+        let held = row.epoch == self.right.epoch && row.lease.as_ref().is_some_and(|l| l.lease_id == self.right.lease_id);
+        if !held && !own {
+            return Err(CommitError::Fenced);
+        }
+        // The row and the journal are two reads: what was added between them is folded by the next look.
+        for entry in entries.iter().take_while(|entry| entry.sequence < row.sequence) {
+            self.story.fold(entry);
+        }
+        self.row = row;
+        Ok(own)
+    }
+
+    /// Takes in a foreign change that the heartbeat announced.
+    ///
+    /// # Errors
+    /// See [`SegmentError`].
+    pub(crate) async fn refresh(&mut self) -> Result<(), SegmentError> {
+        self.catch_up(WriteId::random()).await.map(|_| ())
+    }
+
+    /// Journals what was learned.
+    ///
+    /// # Errors
+    /// See [`SegmentError`].
+    pub(crate) async fn record(&mut self, records: Vec<Recorded>) -> Result<(), SegmentError> {
+        self.commit(vec![Act::Record(records)]).await
+    }
+
+    /// Stamps a write, together with the acts that led to it, and hands out the permit to enter it. The stamp is durable and the
+    /// trust window was checked after it when this returns.
+    ///
+    /// # Errors
+    /// Rejected: nothing is stamped. Lost: nothing may be entered.
+    pub async fn fence(&mut self, stamp: StampCall) -> Result<WritePermit, SegmentError> {
+        self.fence_after(Vec::new(), stamp).await
+    }
+
+    pub(crate) async fn fence_after(&mut self, mut acts: Vec<Act>, stamp: StampCall) -> Result<WritePermit, SegmentError> {
+        let call_id = stamp.call_id.clone();
+        acts.push(Act::Stamp(stamp));
+        self.commit(acts).await?;
+        self.permit(call_id).await
+    }
+
+    /// Stamps the standing fence's call anew, to repeat it with the same key and arguments.
+    ///
+    /// # Errors
+    /// As for [`fence`](Self::fence).
+    pub async fn refence(&mut self, stamp: StampCall, found_absent: bool) -> Result<WritePermit, SegmentError> {
+        let call_id = stamp.call_id.clone();
+        self.commit(vec![Act::Restamp { stamp, found_absent }]).await?;
+        self.permit(call_id).await
+    }
+
+    /// Keeps what a tool answered after the right was lost, and offers it as a late outcome for as long as this process lives.
+    pub(crate) fn offer_late(&self, call_id: CallId, answer: LateAnswer, result: Value, is_error: bool) {
+        let late = Late { call_id, right: self.right, answer, is_error, result };
+        self.engine.offer_late(self.row.id, late);
+    }
+
+    /// The permit for the fence that stands: own stamp, and the right certain to hold long enough to enter.
+    async fn permit(&mut self, call: CallId) -> Result<WritePermit, SegmentError> {
+        // The first wait may be for a renewal that was already on its way when it was asked for.
+        for _ in 0..2 {
+            if !self.trust.holds() && !self.is_lost() {
+                self.heartbeat.renew_now(self.trust.left()).await;
+            }
+        }
+        let fence = self.row.fence.as_ref().filter(|f| {
+            f.call_id == call
+                && f.epoch == self.right.epoch
+                && f.lease_id == self.right.lease_id
+                && self.row.state == State::Running
+        });
+        let Some(fence) = fence else {
+            return Err(Rejection::NoFence(call).into());
+        };
+        if !self.trust.holds() {
+            let why = "the lease could not be renewed before the write was entered".to_owned();
+            self.commit(vec![Act::Unstamp { call_id: call, why: why.clone() }]).await?;
+            return Err(SegmentError::NotEntered(why));
+        }
+        Ok(WritePermit {
+            run: self.row.id,
+            call,
+            key: fence.idempotency_key.clone(),
+            epoch: fence.epoch,
+            attempt: fence.attempt,
+            trust: Arc::clone(&self.trust),
+        })
+    }
+}
