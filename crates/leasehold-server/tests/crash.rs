@@ -1,5 +1,7 @@
 //! Real processes, killed at each point of a write.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
 mod support;
 
 use serde_json::{Value, json};

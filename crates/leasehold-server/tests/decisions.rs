@@ -1,5 +1,7 @@
 //! A write waits for a person; the decision comes from another process, or from the terminal.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
 mod support;
 
 use serde_json::json;

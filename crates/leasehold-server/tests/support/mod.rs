@@ -1,5 +1,6 @@
 //! The real binary in a directory of its own, with a far side that records what arrives.
 #![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 use leasehold_testkit::far_side::FarSide;
 use serde_json::Value;
