@@ -28,6 +28,15 @@ pub(crate) fn parse(raw: &str) -> Result<Arguments, String> {
     }
 }
 
+/// The value has more levels than that of arrays and objects in one another.
+pub(crate) fn nested_deeper(value: &Value, levels: usize) -> bool {
+    match value {
+        Value::Array(items) => levels == 0 || items.iter().any(|item| nested_deeper(item, levels - 1)),
+        Value::Object(map) => levels == 0 || map.values().any(|item| nested_deeper(item, levels - 1)),
+        _ => false,
+    }
+}
+
 fn name_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

@@ -112,6 +112,9 @@ impl Gate<'_> {
             return Err(format!("there is no tool `{}` here", tool.spec().name));
         };
         let value = serde_json::Value::Object(arguments);
+        if arguments::nested_deeper(&value, limits::NESTING_MAX) {
+            return Err(with_schema(tool, &format!("they are nested deeper than {} levels", limits::NESTING_MAX)));
+        }
         let problems: Vec<String> = registered
             .schema
             .iter_errors(&value)

@@ -107,7 +107,7 @@ impl Unrecorded {
                 usage: reply.usage,
                 opaque: reply.opaque.clone(),
             }));
-            if judged.is_empty() || closing {
+            if judged.is_empty() || !tools_offered {
                 return Ok(UnrecordedEnd { output: reply.text, truncated: closing, refused_writes, story: self.story });
             }
             for gated in judged {

@@ -96,7 +96,7 @@ impl Walk {
         if self.processes.is_empty() {
             return;
         }
-        let index = if self.one_in(3) { self.rng.usize(0..self.processes.len()) } else { self.processes.len() - 1 };
+        let index = if self.rng.bool() { self.rng.usize(0..self.processes.len()) } else { self.processes.len() - 1 };
         let mut process = self.processes.swap_remove(index);
         process.at = match std::mem::replace(&mut process.at, At::Idle) {
             At::Idle if self.world.holds(process.right) => self.idle_holder(process.right),
@@ -426,6 +426,9 @@ impl Walk {
                 ResolutionKind::NotLanded,
                 ResolutionKind::Abandon,
             ]);
+            if !self.one_in(3) {
+                self.world.seconds = self.world.seconds.max(fence.in_flight_until.as_second() - at(0).as_second() + 1);
+            }
             let fence_epoch = if self.one_in(8) { fence.epoch + 1 } else { fence.epoch };
             return Order::Resolve { call_id: fence.call_id, fence_epoch, outcome: outcome.unwrap(), result: None, note: None };
         }

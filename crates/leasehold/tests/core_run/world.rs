@@ -39,7 +39,7 @@ pub(crate) struct World {
     decisions: BTreeSet<(String, CallId)>,
     resolutions: BTreeSet<(CallId, u64)>,
     editors: BTreeSet<String>,
-    trace: Vec<String>,
+    trace: Vec<(Event, Result<Delta, Rejection>)>,
 }
 
 impl World {
@@ -67,8 +67,17 @@ impl World {
 
     #[track_caller]
     pub(crate) fn must(&self, holds: bool, what: &str) {
-        let last = self.trace.len().saturating_sub(40);
-        assert!(holds, "seed {}: {what}\n{}\n{:#?}", self.seed, self.trace[last..].join("\n"), self.row);
+        if holds {
+            return;
+        }
+        let last = &self.trace[self.trace.len().saturating_sub(40)..];
+        let told = last.iter().map(|(event, result)| match result {
+            Ok(d) => {
+                format!("{event:?}\n    -> {} {:?}", d.next.state, d.entries.iter().map(EntryBody::kind).collect::<Vec<_>>())
+            }
+            Err(rejection) => format!("{event:?}\n    -> ! {rejection}"),
+        });
+        panic!("seed {}: {what}\n{}\n{:#?}", self.seed, told.collect::<Vec<_>>().join("\n"), self.row);
     }
 
     pub(crate) fn note(&mut self, what: &'static str) {
@@ -84,12 +93,7 @@ impl World {
     pub(crate) fn send(&mut self, event: Event) -> Result<Delta, Rejection> {
         let kind = event.kind();
         let result = apply(&self.row, event.clone(), &now_at(self.seconds));
-        self.trace.push(match &result {
-            Ok(d) => {
-                format!("{event:?}\n    -> {} {:?}", d.next.state, d.entries.iter().map(EntryBody::kind).collect::<Vec<_>>())
-            }
-            Err(e) => format!("{event:?}\n    -> ! {e}"),
-        });
+        self.trace.push((event.clone(), result.clone()));
         let delta = match result {
             Ok(delta) => delta,
             Err(rejection) => {

@@ -6,6 +6,7 @@ mod card;
 mod write;
 
 use super::{
+    arguments::nested_deeper,
     gate::Gate,
     model::{ModelError, ModelErrorClass, ModelRequest, OfferedTool, Reply},
     registry::{AgentSpec, Registry},
@@ -164,7 +165,7 @@ impl Executor {
                 model: agent.model.name().to_owned(),
                 stop: reply.stop,
                 usage,
-                opaque: reply.opaque,
+                opaque: reply.opaque.filter(|opaque| !nested_deeper(opaque, limits::NESTING_MAX)),
             },
             on_expiry: agent.on_expiry,
         });
@@ -181,7 +182,8 @@ impl Executor {
         }
         let pending: Vec<&ReplyCall> = judged.iter().filter(|g| g.refused.is_none()).map(|g| &g.call).collect();
         let mut acts = vec![Act::Record(records)];
-        if judged.is_empty() || (closing && pending.is_empty()) {
+        // Where nothing could be called, the reply is the answer whatever else it asks for.
+        if judged.is_empty() || !tools_offered {
             acts.push(Act::Complete { output: reply.text, truncated: closing });
             return segment.commit(acts).await;
         }
@@ -322,13 +324,13 @@ pub(crate) fn outcome(call: &ReplyCall, outcome: Outcome, via: Via, result: Valu
     }
 }
 
-/// A result as it is stored: whole up to the limit.
-pub(super) fn stored(result: Value) -> Value {
+/// A result as it is stored: whole up to the limit; one that is nested too deep to be read back is kept as its text.
+pub(crate) fn stored(result: Value) -> Value {
     match result {
         Value::String(text) => Value::String(super::gate::excerpt(&text, limits::RESULT_STORED_BYTES_MAX)),
         other => {
             let text = other.to_string();
-            if text.len() <= limits::RESULT_STORED_BYTES_MAX {
+            if text.len() <= limits::RESULT_STORED_BYTES_MAX && !nested_deeper(&other, limits::NESTING_MAX) {
                 other
             } else {
                 Value::String(super::gate::excerpt(&text, limits::RESULT_STORED_BYTES_MAX))

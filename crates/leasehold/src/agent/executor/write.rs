@@ -173,6 +173,12 @@ impl Executor {
         is_error: bool,
         error: SegmentError,
     ) -> SegmentError {
+        // Key and class let an operator find the effect at the far side; content has no place in a log.
+        let key = segment.run().idempotency_key(id);
+        tracing::warn!(
+            run = %segment.run(), call = %id, %key, class = %answer,
+            "run {}: what call {id} answered could not be recorded; it is offered late: {error}", segment.run()
+        );
         segment.offer_late(id.clone(), answer, result, is_error);
         match error {
             // The holder is one no more, whatever the core said first.
