@@ -12,41 +12,41 @@ use std::{
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
-pub mod pty;
+pub(crate) mod pty;
 
 /// How long anything may take before the test gives up.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a command said.
 #[derive(Debug)]
-pub struct Said {
-    pub exit: Option<i32>,
-    pub out: String,
-    pub err: String,
+pub(crate) struct Said {
+    pub(crate) exit: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
 }
 
 impl Said {
     /// The last line as JSON.
     #[track_caller]
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         let line = self.out.lines().last().unwrap_or_default();
         serde_json::from_str(line).unwrap_or_else(|e| panic!("not JSON ({e}): {self:?}"))
     }
     #[track_caller]
-    pub fn exits(self, code: i32) -> Self {
+    pub(crate) fn exits(self, code: i32) -> Self {
         assert_eq!(self.exit, Some(code), "out:\n{}\nerr:\n{}", self.out, self.err);
         self
     }
 }
 
 /// The place.
-pub struct Sandbox {
-    pub dir: TempDir,
-    pub far: FarSide,
+pub(crate) struct Sandbox {
+    pub(crate) dir: TempDir,
+    pub(crate) far: FarSide,
 }
 
 /// A script that makes one call and then ends.
-pub fn one_call(tool: &str, arguments: &str) -> String {
+pub(crate) fn one_call(tool: &str, arguments: &str) -> String {
     format!(
         "[[reply]]\ntext = \"I do it.\"\ncalls = [{{ tool = \"{tool}\", arguments = {arguments} }}]\n[[reply]]\ntext = \"It is done.\"\n"
     )
@@ -54,12 +54,12 @@ pub fn one_call(tool: &str, arguments: &str) -> String {
 
 impl Sandbox {
     /// With a clerk whose script appends `hello` to the ledger; the tool's declaration is extended by `tool`.
-    pub async fn new(tool: &str) -> Self {
+    pub(crate) async fn new(tool: &str) -> Self {
         Self::with_script(tool, &one_call("ledger.append", "{ text = \"hello\" }")).await
     }
 
     /// With that script.
-    pub async fn with_script(tool: &str, script: &str) -> Self {
+    pub(crate) async fn with_script(tool: &str, script: &str) -> Self {
         let far = FarSide::start().await.unwrap();
         let sandbox = Self { dir: tempfile::tempdir().unwrap(), far };
         let effect = if tool.contains("effect =") { "" } else { "effect = \"non_idempotent_write\"" };
@@ -97,36 +97,36 @@ parameters = {{ type = "object", properties = {{ text = {{ type = "string" }} }}
         sandbox
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
-    pub fn write(&self, name: &str, text: &str) {
+    pub(crate) fn write(&self, name: &str, text: &str) {
         std::fs::write(self.path(name), text).unwrap();
     }
 
     /// The binary, away from the user's own surroundings.
-    pub fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         command(self.dir.path(), arguments)
     }
     /// Runs it with nothing on standard input.
-    pub async fn leasehold(&self, arguments: &[&str]) -> Said {
+    pub(crate) async fn leasehold(&self, arguments: &[&str]) -> Said {
         said(self.command(arguments)).await
     }
     /// Starts a run that suspends: its id and the digest of its card.
-    pub async fn suspended(&self) -> (String, String) {
+    pub(crate) async fn suspended(&self) -> (String, String) {
         let run = self.leasehold(&["run", "--json", "note hello"]).await.exits(3).json();
         (text(&run, "/id"), text(&run, "/waiting/turn_digest"))
     }
-    pub async fn show(&self, id: &str) -> Value {
+    pub(crate) async fn show(&self, id: &str) -> Value {
         self.leasehold(&["runs", "show", id, "--json"]).await.exits(0).json()
     }
     /// Starts a worker that stops at a point, and kills it there.
-    pub async fn kill_worker_at(&self, point: &str, arguments: &[&str]) {
+    pub(crate) async fn kill_worker_at(&self, point: &str, arguments: &[&str]) {
         let child = self.parked(point, arguments).await;
         kill(child).await;
     }
     /// A process that has reached a point and stands there.
-    pub async fn parked(&self, point: &str, arguments: &[&str]) -> Child {
+    pub(crate) async fn parked(&self, point: &str, arguments: &[&str]) -> Child {
         let mark = self.path(&format!("mark-{point}"));
         let mut command = self.command(arguments);
         command.env("LEASEHOLD_STOP_AT", format!("{point}:{}", mark.display()));
@@ -141,7 +141,7 @@ parameters = {{ type = "object", properties = {{ text = {{ type = "string" }} }}
         child
     }
     /// Looks until the run is in that state.
-    pub async fn until_state(&self, id: &str, state: &str) -> Value {
+    pub(crate) async fn until_state(&self, id: &str, state: &str) -> Value {
         let since = Instant::now();
         loop {
             let run = self.show(id).await;
@@ -151,32 +151,32 @@ parameters = {{ type = "object", properties = {{ text = {{ type = "string" }} }}
             assert!(since.elapsed() < PATIENCE, "{run}");
         }
     }
-    pub async fn events(&self, id: &str) -> Vec<Value> {
+    pub(crate) async fn events(&self, id: &str) -> Vec<Value> {
         let said = self.leasehold(&["runs", "follow", id, "--json"]).await;
         said.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 }
 
 /// The binary in a directory, away from the user's own surroundings.
-pub fn command(dir: &Path, arguments: &[&str]) -> Command {
+pub(crate) fn command(dir: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
     command.args(arguments).current_dir(dir).env_clear().env("HOME", dir);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     command
 }
 
-pub async fn said(mut command: Command) -> Said {
+pub(crate) async fn said(mut command: Command) -> Said {
     let output = tokio::time::timeout(PATIENCE, command.output()).await.expect("the command ends").unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("output is text");
     Said { exit: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
 }
 
-pub async fn kill(mut child: Child) {
+pub(crate) async fn kill(mut child: Child) {
     child.kill().await.unwrap();
 }
 
 /// Looks until there is something.
-pub async fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
+pub(crate) async fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
     let since = Instant::now();
     loop {
         if let Some(found) = look() {
@@ -188,10 +188,10 @@ pub async fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
 }
 
 /// A text in an answer; empty where there is none.
-pub fn text(value: &Value, pointer: &str) -> String {
+pub(crate) fn text(value: &Value, pointer: &str) -> String {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
-pub fn kinds(events: &[Value]) -> Vec<String> {
+pub(crate) fn kinds(events: &[Value]) -> Vec<String> {
     events.iter().map(|event| text(event, "/kind")).collect()
 }

@@ -11,15 +11,15 @@ use std::{
 use tokio::process::Child;
 
 /// The person's side of a terminal with a command on the other side.
-pub struct Terminal {
-    pub child: Child,
+pub(crate) struct Terminal {
+    pub(crate) child: Child,
     keys: File,
     seen: Arc<Mutex<String>>,
 }
 
 impl Sandbox {
     /// Starts a command on a terminal of its own.
-    pub fn on_terminal(&self, arguments: &[&str]) -> Terminal {
+    pub(crate) fn on_terminal(&self, arguments: &[&str]) -> Terminal {
         let flags = rustix::pty::OpenptFlags::RDWR | rustix::pty::OpenptFlags::NOCTTY;
         let person = rustix::pty::openpt(flags).unwrap();
         rustix::pty::grantpt(&person).unwrap();
@@ -48,28 +48,28 @@ impl Sandbox {
 
 impl Terminal {
     /// Everything that was shown.
-    pub fn seen(&self) -> String {
+    pub(crate) fn seen(&self) -> String {
         self.seen.lock().unwrap().clone()
     }
     /// Waits until a text was shown.
-    pub async fn shows(&self, text: &str) {
+    pub(crate) async fn shows(&self, text: &str) {
         super::until(|| self.seen().contains(text).then_some(())).await;
     }
     /// Types a line.
-    pub fn types(&mut self, line: &str) {
+    pub(crate) fn types(&mut self, line: &str) {
         self.keys.write_all(format!("{line}\n").as_bytes()).unwrap();
     }
     /// Ends the input.
-    pub fn ends_input(&mut self) {
+    pub(crate) fn ends_input(&mut self) {
         self.keys.write_all(&[4]).unwrap();
     }
     /// Presses Ctrl-C: as a signal, because the command does not own this terminal.
-    pub fn interrupts(&self) {
+    pub(crate) fn interrupts(&self) {
         let pid = rustix::process::Pid::from_raw(i32::try_from(self.child.id().unwrap()).unwrap()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     }
     /// How it ended.
-    pub async fn exit(&mut self) -> Option<i32> {
+    pub(crate) async fn exit(&mut self) -> Option<i32> {
         let status = tokio::time::timeout(PATIENCE, self.child.wait()).await;
         status.unwrap_or_else(|_| panic!("the command did not end; it showed:\n{}", self.seen())).unwrap().code()
     }
