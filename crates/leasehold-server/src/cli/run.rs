@@ -146,12 +146,16 @@ pub(crate) async fn report(local: &Local<'_>, details: &Details) -> Outcome {
     if row.state == State::Queued {
         local.warn_without_worker().await?;
     }
-    if local.context.json {
-        local.print_run(details)?;
-    } else if let Some(output) = wire::settled(row, &details.entries).and_then(|end| end.output) {
-        answer(&output)?;
+    let printed = match wire::settled(row, &details.entries).and_then(|end| end.output) {
+        _ if local.context.json => local.print_run(details),
+        Some(output) => answer(&output),
+        None => Ok(()),
+    };
+    match printed {
+        // A reader that has gone away does not change how the run ended.
+        Ok(()) | Err(Failure::Closed) => Ok(exit_of(row)),
+        Err(failure) => Err(failure),
     }
-    Ok(exit_of(row))
 }
 
 /// The agent's answer: behind a gutter on a terminal, as lines elsewhere; visible everywhere.
