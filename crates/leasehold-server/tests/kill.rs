@@ -1,6 +1,8 @@
 //! Real processes, killed with SIGKILL at the worst moments, for an idempotent and a non-idempotent write: at most one effect
 //! (repeats of an idempotent one carry the same key and arguments), the outcome the protocol names, and one screen that tells it.
 
+#![allow(clippy::expect_used, reason = "helpers of a test fail by panicking")]
+
 use leasehold::run::{Outcome, Reason, RunId, Snapshot, State, Story};
 use leasehold_testkit::{
     far_side::{Arrived, FarSide, Then},

@@ -131,7 +131,16 @@ timeout = "{}"
     /// # Panics
     /// The command does not start.
     pub async fn run(&self, arguments: &[&str]) -> Ran {
+        self.run_with(arguments, &[]).await
+    }
+
+    /// The same with more environment.
+    ///
+    /// # Panics
+    /// The command does not start.
+    pub async fn run_with(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Ran {
         let mut command = self.command(arguments);
+        command.envs(environment.iter().copied());
         let output = tokio::task::spawn_blocking(move || command.output()).await;
         Ran(check("the command", check("the thread", output)))
     }

@@ -496,12 +496,32 @@ impl Runtime {
     /// # Errors
     /// Refused with the rule's name; nothing has changed then.
     pub async fn decide(&self, id: RunId, decision: Decision) -> Result<Decided, OrderError> {
+        loop {
+            let refused = match self.decide_once(id, &decision).await {
+                Err(OrderError::Refused(refused)) => refused,
+                other => return other,
+            };
+            match refused {
+                // Others decided about other calls in between: which of the decisions is the last is looked at again. Each
+                // round needs one more decided call, and a turn has few.
+                Rejection::LastDecision | Rejection::Undecided(_) => {}
+                // The same decision may have been taken in between, and the run have gone on.
+                Rejection::StaleTurn | Rejection::NotInState { .. } | Rejection::AlreadyDecided { .. } => {
+                    let row = self.engine.load(id).await?;
+                    return self.decided_before(id, row, &decision).await.map_err(|_| refused.into());
+                }
+                refused => return Err(refused.into()),
+            }
+        }
+    }
+
+    async fn decide_once(&self, id: RunId, decision: &Decision) -> Result<Decided, OrderError> {
         let row = self.engine.load(id).await?;
         let current = row.turn.as_ref().is_some_and(|t| t.digest.as_deref() == Some(decision.digest.as_str()));
         if !current {
-            return self.decided_before(id, row, &decision).await;
+            return self.decided_before(id, row, decision).await;
         }
-        let calls = expand(&row, &decision);
+        let calls = expand(&row, decision);
         let edited: Vec<&DecideCall> = calls.iter().filter(|c| c.arguments.is_some()).collect();
         if !edited.is_empty() {
             self.check_edits(id, &row, &edited).await?;
@@ -543,7 +563,9 @@ impl Runtime {
         });
         let taken: Vec<_> = approvals.filter(|a| a.by.id == decision.by.id).flat_map(|a| &a.calls).collect();
         let same = !taken.is_empty()
-            && decision.calls.iter().all(|c| taken.iter().any(|t| t.call_id == c.call_id && t.approved == c.approved))
+            && decision.calls.iter().all(|c| {
+                taken.iter().any(|t| t.call_id == c.call_id && t.approved == c.approved && t.arguments == c.arguments)
+            })
             && decision.rest.is_none_or(|rest| {
                 taken.iter().all(|t| decision.calls.iter().any(|c| c.call_id == t.call_id) || t.approved == rest)
             });
@@ -771,11 +793,6 @@ impl Runtime {
             [] => Err(OrderError::NotFound),
             _ => Err(OrderError::Invalid(format!("several runs end in `{text}`; give more of the id"))),
         }
-    }
-
-    /// Agents whose queued runs this process can claim.
-    pub(crate) fn agent_names(&self) -> Vec<String> {
-        self.registry.agents().map(|a| a.name.clone()).collect()
     }
 
     /// Tools of this process that write, for messages.

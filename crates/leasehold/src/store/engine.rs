@@ -6,7 +6,8 @@ use crate::{
     clock::WallClock,
     limits,
     run::{
-        Delta, Entry, Event, Grant, Late, LeaseChange, NewRun, Now, Policy, Rejection, RunId, Snapshot, WriteId, apply, birth,
+        Delta, Entry, Event, Grant, Late, LateAnswer, LeaseChange, NewRun, Now, Policy, Rejection, Right, RunId, Snapshot,
+        WriteId, apply, birth,
     },
 };
 use backon::{ExponentialBuilder, Retryable};
@@ -235,7 +236,7 @@ impl Engine {
         patience: Duration,
         event: impl Fn(&Snapshot) -> Event,
     ) -> Result<Done, CommitError> {
-        let started = std::time::Instant::now();
+        let started = tokio::time::Instant::now();
         // The sequence at which a write without an answer was sent: from there on its own entries are looked for.
         let unanswered = AtomicU64::new(u64::MAX);
         let attempt = || async {
@@ -260,13 +261,15 @@ impl Engine {
             .with_max_delay(Duration::from_millis(500))
             .with_jitter()
             .without_max_times();
-        attempt
-            .retry(policy)
-            .when(|error| {
-                let again = matches!(error, CommitError::Moved | CommitError::Fenced | CommitError::Unavailable(_));
-                again && started.elapsed() < patience
-            })
-            .await
+        let attempts = attempt.retry(policy).when(|error| {
+            let again = matches!(error, CommitError::Moved | CommitError::Fenced | CommitError::Unavailable(_));
+            again && started.elapsed() < patience
+        });
+        // A store that is silent is given no longer than one that says it cannot.
+        match tokio::time::timeout(patience, attempts).await {
+            Ok(result) => result,
+            Err(_) => Err(CommitError::Unavailable(Unavailable(format!("it is silent, for {} s", patience.as_secs())))),
+        }
     }
 
     /// Offers what a tool answered after its segment had lost the right, until the store has taken it; in the background, for as
@@ -280,14 +283,15 @@ impl Engine {
         let offer = async move {
             let call = late.call_id.clone();
             loop {
-                let offered = engine.change(run, write_id, Duration::from_secs(60), |_| Event::LateOutcome(late.clone())).await;
-                match offered {
-                    Ok(_) => return tracing::info!(%run, %call, "run {run}: the late outcome of call {call} is on record"),
-                    Err(CommitError::Rejected(Rejection::StillHolder)) => {
-                        // The lease has not been taken away yet; once it is, the answer counts.
-                        tokio::time::sleep(Duration::from_secs(1)).await;
-                    }
-                    Err(CommitError::Unavailable(_) | CommitError::Moved | CommitError::Fenced) => {}
+                match engine.say_late(run, &late, write_id).await {
+                    Ok(()) => return tracing::info!(%run, %call, "run {run}: the late outcome of call {call} is on record"),
+                    // The lease has not been taken away yet (once it is, the answer counts), or the store is still away.
+                    Err(
+                        CommitError::Rejected(Rejection::StillHolder)
+                        | CommitError::Unavailable(_)
+                        | CommitError::Moved
+                        | CommitError::Fenced,
+                    ) => tokio::time::sleep(Duration::from_secs(1)).await,
                     Err(error) => {
                         return tracing::error!(%run, %call, "run {run}: the late outcome of call {call} was refused: {error}");
                     }
@@ -295,6 +299,22 @@ impl Engine {
             }
         };
         self.late.spawn(offer);
+    }
+
+    async fn say_late(&self, run: RunId, late: &Late, write_id: WriteId) -> Result<(), CommitError> {
+        if late.answer == LateAnswer::NotStarted {
+            // It is said where the stamp's own answer was lost, too: a stamp that never came to be has nothing to take back.
+            let row = self.load(run).await?;
+            let Right { epoch, lease_id } = late.right;
+            if row.epoch == epoch && row.lease.as_ref().is_some_and(|l| l.lease_id == lease_id) {
+                return Err(Rejection::StillHolder.into());
+            }
+            let call = row.turn.as_ref().and_then(|t| t.call(&late.call_id));
+            if call.is_none_or(|c| c.stamp_of(epoch, lease_id).is_none()) {
+                return Ok(());
+            }
+        }
+        self.change(run, write_id, Duration::from_secs(60), |_| Event::LateOutcome(late.clone())).await.map(|_| ())
     }
 
     /// Waits until every late outcome is on record, at most `patience`. True where none is left.

@@ -6,7 +6,7 @@ use crate::{
     run::{RunId, Snapshot},
     worker::SegmentError,
 };
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::task::JoinSet;
 
 /// How a pool works.
@@ -33,6 +33,19 @@ pub struct Worked {
     pub not_served: HashMap<RunId, String>,
 }
 
+/// Segments of each agent in this pool. A place is free again when its segment ends, however it ends.
+#[derive(Default)]
+struct Places(HashMap<String, Arc<()>>);
+
+impl Places {
+    fn taken(&self, agent: &str) -> usize {
+        self.0.get(agent).map_or(0, |places| Arc::strong_count(places) - 1)
+    }
+    fn take(&mut self, agent: &str) -> Arc<()> {
+        Arc::clone(self.0.entry(agent.to_owned()).or_default())
+    }
+}
+
 /// Looks for due runs this often where no hint came.
 const POLL: Duration = Duration::from_millis(500);
 
@@ -41,8 +54,8 @@ impl Runtime {
     pub async fn work(&self, config: PoolConfig) -> Worked {
         let name = format!("{}#{:016x}", std::process::id(), fastrand::u64(..));
         let mut worked = Worked::default();
-        let mut running: JoinSet<(RunId, String, Result<Snapshot, SegmentError>)> = JoinSet::new();
-        let mut per_agent: HashMap<String, usize> = HashMap::new();
+        let mut running: JoinSet<(RunId, Result<Snapshot, SegmentError>)> = JoinSet::new();
+        let mut per_agent = Places::default();
         let mut sweeps = tokio::time::interval(config.sweep_interval);
         sweeps.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut hints = self.engine.subscribe();
@@ -57,10 +70,7 @@ impl Runtime {
             }
             tokio::select! {
                 Some(ended) = running.join_next() => match ended {
-                    Ok((run, agent, result)) => {
-                        if let Some(count) = per_agent.get_mut(&agent) { *count = count.saturating_sub(1); }
-                        if config.drain { worked.executed.push((run, result)); }
-                    }
+                    Ok((run, result)) => if config.drain { worked.executed.push((run, result)); },
                     Err(error) => tracing::error!("a segment broke: {error}; its run is settled by the sweep"),
                 },
                 _ = sweeps.tick() => {
@@ -92,19 +102,24 @@ impl Runtime {
     async fn claim_due(
         &self,
         config: &PoolConfig,
-        running: &mut JoinSet<(RunId, String, Result<Snapshot, SegmentError>)>,
-        per_agent: &mut HashMap<String, usize>,
+        running: &mut JoinSet<(RunId, Result<Snapshot, SegmentError>)>,
+        per_agent: &mut Places,
         worked: &mut Worked,
     ) -> usize {
         let free = config.concurrency.saturating_sub(running.len());
         if free == 0 {
             return 0;
         }
+        let agents: Vec<(String, usize)> =
+            self.registry.agents().map(|a| (a.name.clone(), a.concurrency.saturating_sub(per_agent.taken(&a.name)))).collect();
+        // Only where an agent could run out of places in this round does it matter whose run is next.
+        let scarce = agents.iter().any(|(_, places)| *places < free);
         let due = match config.only {
             Some(run) => Ok(vec![run]),
             None => {
                 let now = self.engine.now().wall;
-                self.engine.store().due(&self.agent_names(), now, free + worked.not_served.len()).await
+                let open: Vec<String> = agents.into_iter().filter(|(_, places)| *places > 0).map(|(name, _)| name).collect();
+                self.engine.store().due(&open, now, free + worked.not_served.len()).await
             }
         };
         let due = match due {
@@ -118,6 +133,12 @@ impl Runtime {
         for run in due {
             if claimed == free {
                 break;
+            }
+            if scarce && config.only.is_none() {
+                let Ok(row) = self.engine.load(run).await else { continue };
+                if self.registry.agent(&row.agent).is_none_or(|a| per_agent.taken(&a.name) >= a.concurrency) {
+                    continue;
+                }
             }
             let execution = match self.claim(run).await {
                 Ok(execution) => execution,
@@ -133,10 +154,13 @@ impl Runtime {
                     continue;
                 }
             };
-            let agent = execution.row().agent.clone();
-            *per_agent.entry(agent.clone()).or_default() += 1;
+            let place = per_agent.take(&execution.row().agent);
             claimed += 1;
-            running.spawn(async move { (run, agent, execution.finish().await) });
+            running.spawn(async move {
+                let ended = execution.finish().await;
+                drop(place);
+                (run, ended)
+            });
         }
         claimed
     }

@@ -12,7 +12,7 @@ use crate::{
         Act, CallId, Event, Late, LateAnswer, Recorded, Rejection, Right, RunId, Snapshot, StampCall, State, Story, WriteId,
     },
     store::{
-        Held,
+        Held, Unavailable,
         engine::{CommitError, Done, Engine},
     },
 };
@@ -48,6 +48,13 @@ pub struct Segment {
     trust: Arc<TrustWindow>,
     signal: watch::Receiver<Signal>,
     _hold: HoldGuard,
+}
+
+/// A store is given at least this long to answer, also where the lease is about to end.
+const PATIENCE_MIN: Duration = Duration::from_secs(1);
+
+fn no_answer() -> CommitError {
+    CommitError::Unavailable(Unavailable("it is silent".into()))
 }
 
 impl std::fmt::Debug for Segment {
@@ -122,7 +129,11 @@ impl Segment {
         loop {
             let events = acts.iter().cloned().map(|act| Event::Holder(self.right, act)).collect();
             let sent = self.heartbeat.now();
-            match self.engine.commit(&self.row, events, write_id).await {
+            // A store that does not answer at all is waited for no longer than the lease lasts; what it does later is recognised
+            // by the write id, or refused by the guard.
+            let patience = self.trust.left().max(PATIENCE_MIN);
+            let answer = tokio::time::timeout(patience, self.engine.commit(&self.row, events, write_id)).await;
+            match answer.unwrap_or_else(|_| Err(no_answer())) {
                 Ok(done) => {
                     self.took(done, sent);
                     return Ok(());
@@ -138,11 +149,18 @@ impl Segment {
                     }
                 }
                 Err(CommitError::Unavailable(unavailable)) => {
-                    self.wait_for_store(&unavailable.to_string(), &mut pause).await?;
+                    if let Err(lost) = self.wait_for_store(&unavailable.to_string(), &mut pause).await {
+                        // The right may be over because this very write ended it.
+                        return if self.was_applied(write_id).await { Ok(()) } else { Err(lost) };
+                    }
                 }
                 Err(CommitError::Corrupt(why)) => return Err(SegmentError::Unreadable(why)),
             }
         }
+    }
+
+    async fn was_applied(&mut self, write_id: WriteId) -> bool {
+        matches!(tokio::time::timeout(PATIENCE_MIN, self.reload(write_id)).await, Ok(Ok(true)))
     }
 
     /// The store does not answer: wait a little, until the lease's own deadline.
@@ -170,7 +188,8 @@ impl Segment {
     async fn catch_up(&mut self, write_id: WriteId) -> Result<bool, SegmentError> {
         let mut pause = Duration::from_millis(20);
         loop {
-            match self.reload(write_id).await {
+            let patience = self.trust.left().max(PATIENCE_MIN);
+            match tokio::time::timeout(patience, self.reload(write_id)).await.unwrap_or_else(|_| Err(no_answer())) {
                 Ok(own) => return Ok(own),
                 Err(CommitError::Unavailable(unavailable)) => {
                     self.wait_for_store(&unavailable.to_string(), &mut pause).await?;
@@ -228,8 +247,18 @@ impl Segment {
     pub(crate) async fn fence_after(&mut self, mut acts: Vec<Act>, stamp: StampCall) -> Result<WritePermit, SegmentError> {
         let call_id = stamp.call_id.clone();
         acts.push(Act::Stamp(stamp));
-        self.commit(acts).await?;
+        self.commit_stamp(acts, &call_id).await?;
         self.permit(call_id).await
+    }
+
+    /// A stamp that may be durable although its segment has stopped was certainly not used: that is said for as long as this
+    /// process lives, so that no doubt comes of it.
+    async fn commit_stamp(&mut self, acts: Vec<Act>, call_id: &CallId) -> Result<(), SegmentError> {
+        let result = self.commit(acts).await;
+        if let Err(SegmentError::Lost(why)) = &result {
+            self.offer_late(call_id.clone(), LateAnswer::NotStarted, Value::String(why.clone()), true);
+        }
+        result
     }
 
     /// Stamps the standing fence's call anew, to repeat it with the same key and arguments.
@@ -238,7 +267,7 @@ impl Segment {
     /// As for [`fence`](Self::fence).
     pub async fn refence(&mut self, stamp: StampCall, found_absent: bool) -> Result<WritePermit, SegmentError> {
         let call_id = stamp.call_id.clone();
-        self.commit(vec![Act::Restamp { stamp, found_absent }]).await?;
+        self.commit_stamp(vec![Act::Restamp { stamp, found_absent }], &call_id).await?;
         self.permit(call_id).await
     }
 
@@ -267,7 +296,7 @@ impl Segment {
         };
         if !self.trust.holds() {
             let why = "the lease could not be renewed before the write was entered".to_owned();
-            self.commit(vec![Act::Unstamp { call_id: call, why: why.clone() }]).await?;
+            self.commit_stamp(vec![Act::Unstamp { call_id: call.clone(), why: why.clone() }], &call).await?;
             return Err(SegmentError::NotEntered(why));
         }
         Ok(WritePermit {

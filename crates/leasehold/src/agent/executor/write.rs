@@ -125,10 +125,12 @@ impl Executor {
         };
         let fence = segment.row().fence.clone();
         let repeat = fence.as_ref().is_some_and(|f| f.repeat);
+        // Late evidence that an earlier attempt is done is what the core records then.
+        let has_evidence = segment.row().fenced_call().is_some_and(|c| c.evidence.is_some());
         let idempotent = fence.as_ref().is_some_and(|f| f.effect == Effect::IdempotentWrite);
         let known = match answer {
             WriteAnswer::Done { result, is_error } => outcome(&call.asked, Outcome::Done, Via::Tool, result, is_error),
-            WriteAnswer::NotApplied { why } if !repeat => {
+            WriteAnswer::NotApplied { why } if !repeat || has_evidence => {
                 outcome(&call.asked, Outcome::NotApplied, Via::Tool, Value::String(why), true)
             }
             WriteAnswer::NotStarted { why } => {
@@ -173,6 +175,12 @@ impl Executor {
         is_error: bool,
         error: SegmentError,
     ) -> SegmentError {
+        // Key and class let an operator find the effect at the far side; content has no place in a log.
+        let key = segment.run().idempotency_key(id);
+        tracing::warn!(
+            run = %segment.run(), call = %id, %key, class = %answer,
+            "run {}: what call {id} answered could not be recorded; it is offered late: {error}", segment.run()
+        );
         segment.offer_late(id.clone(), answer, result, is_error);
         match error {
             // The holder is one no more, whatever the core said first.
