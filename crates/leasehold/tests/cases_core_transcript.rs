@@ -1,5 +1,7 @@
 //! What the model is told: one truthful result for each call, in order, whatever interrupted the turn.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of a test fail by panicking")]
+
 use leasehold::{
     Decision, OrderError, Resolution, StartRun,
     agent::tool::{Approval, WriteAnswer, WriteEffect},

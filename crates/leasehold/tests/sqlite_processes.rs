@@ -3,6 +3,8 @@
 //! A test that needs another process starts this test binary again with a file named in the environment; the tests named
 //! `as_a_child_...` do nothing without it.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of a test fail by panicking")]
+
 use leasehold::{
     clock::SystemClock,
     run::{RunId, Snapshot},
