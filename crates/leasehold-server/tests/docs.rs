@@ -109,8 +109,9 @@ impl Walk {
 
     /// Types a block, and gives what was printed and the exit code.
     fn shell(&mut self, script: &str) -> (String, i32) {
-        let said = self.home.path().join("said");
-        let out = File::create(&said).expect("a file");
+        // A file, not a pipe: what a block leaves in the background keeps it open. Appending, because it may go on writing.
+        let said = self.home.path().join(format!("said-{}", self.groups.len()));
+        let out = File::options().create(true).append(true).open(&said).expect("a file");
         let binary = Path::new(env!("CARGO_BIN_EXE_leasehold")).parent().expect("in a directory").to_owned();
         let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap_or_default());
         // The environment of the command under test, around a shell.
