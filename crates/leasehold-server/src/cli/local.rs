@@ -129,10 +129,20 @@ impl<'a> Local<'a> {
         })
     }
 
+    /// The run's row alone.
+    pub(crate) async fn row(&self, id: RunId) -> Result<Snapshot, Failure> {
+        let row = self.runtime.store().load(id).await.map_err(|error| order(error.into()))?;
+        row.ok_or_else(|| self.no_such_run(&id.to_string()))
+    }
+
+    fn no_such_run(&self, text: &str) -> Failure {
+        Failure::refused(format!("there is no run `{text}` in {}", self.runtime.store().describe()))
+    }
+
     /// The run with its whole journal.
     pub(crate) async fn details(&self, id: RunId) -> Result<Details, Failure> {
         let details = self.runtime.details(id).await.map_err(|error| match error {
-            OrderError::NotFound => Failure::refused(format!("there is no run {id} in {}", self.runtime.store().describe())),
+            OrderError::NotFound => self.no_such_run(&id.to_string()),
             other => order(other),
         })?;
         if let Some(why) = &details.unreadable {

@@ -4,16 +4,16 @@
 use super::{BLOCK_LINES_MAX, Subject, arguments, effect_words, when};
 use crate::{
     terminal::{Look, Screen, span},
-    wire::standing_card,
+    wire::{on_card, standing_card},
 };
 use leasehold::run::{CallId, CardCall, OpenCall};
 
-/// The calls on the standing card that have no outcome yet, with their place in the row.
+/// The calls that are still on the standing card, with their place in the row.
 fn open_calls<'a>(subject: &Subject<'a>) -> Vec<(&'a CardCall, &'a OpenCall)> {
     let (Some(suspended), Some(turn)) = (standing_card(subject.row, subject.entries), subject.row.turn.as_ref()) else {
         return Vec::new();
     };
-    suspended.card.calls.iter().filter_map(|card| Some((card, turn.call(&card.id).filter(|call| call.is_pending())?))).collect()
+    suspended.card.calls.iter().filter_map(|card| Some((card, turn.call(&card.id).filter(|call| on_card(call))?))).collect()
 }
 
 /// The digest that a decision has to name.
