@@ -264,7 +264,14 @@ impl Execution {
     pub fn row(&self) -> &Snapshot {
         self.segment.row()
     }
+    /// Executes on a task of its own: the run goes on whether anybody waits for it or not.
+    pub fn spawn(self) -> tokio::task::JoinHandle<Executed> {
+        tokio::spawn(self.finish())
+    }
     /// Executes until the run settles, waits, is queued again or dead, or the right is lost.
+    ///
+    /// Dropped before its end, the segment stops where it is, as if its process had died: the lease runs out, and a write that
+    /// is in its tool is in doubt. Where the one who waits may go away, [`spawn`](Self::spawn).
     ///
     /// # Errors
     /// The right was lost: what is journaled is true, and somebody else settles the run.
@@ -389,12 +396,29 @@ impl Runtime {
         let grant = self.grant();
         let write_id = WriteId(grant.lease_id.0);
         let sent = self.heartbeat.now();
-        // The run's id and the lease's id are chosen here, so that a repeat after a lost answer is the same start.
-        let (_, done) = match self.engine.birth(new.clone(), Some(grant.clone()), None, write_id).await {
-            Ok(born) => born,
-            Err(_) => self.engine.birth(new, Some(grant), None, write_id).await?,
-        };
+        let (_, done) = self.born(new, Some(grant), None, write_id).await?;
         self.execution(done, sent).await.map_err(|e| StartError::Lost(e.to_string()))
+    }
+
+    /// Asks twice, and waits for a silent store no longer than a renewal would. The run's id and the write's id were chosen
+    /// before, so that a repeat after a lost answer is the same run.
+    async fn born(
+        &self,
+        new: NewRun,
+        grant: Option<Grant>,
+        key: Option<RequestKey>,
+        write_id: WriteId,
+    ) -> Result<(Inserted, Done), Unavailable> {
+        let patience = self.engine.ttl() / 3;
+        let silent = |_| Err(Unavailable("it is silent".into()));
+        let first = self.engine.birth(new.clone(), grant.clone(), key.clone(), write_id);
+        match tokio::time::timeout(patience, first).await.unwrap_or_else(silent) {
+            Ok(born) => Ok(born),
+            Err(_) => {
+                let again = self.engine.birth(new, grant, key, write_id);
+                tokio::time::timeout(patience, again).await.unwrap_or_else(silent)
+            }
+        }
     }
 
     /// A run without a record: reads work, every write is refused before it happens.
@@ -419,10 +443,7 @@ impl Runtime {
         let new = self.new_run(start, Mode::Queue)?;
         let id = new.id;
         let write_id = WriteId::random();
-        let (inserted, _) = match self.engine.birth(new.clone(), None, key.clone(), write_id).await {
-            Ok(born) => born,
-            Err(_) => self.engine.birth(new, None, key, write_id).await?,
-        };
+        let (inserted, _) = self.born(new, None, key, write_id).await?;
         match inserted {
             Inserted::Applied(_) => Ok(id),
             Inserted::Existing(run) => Ok(run),
