@@ -1,5 +1,7 @@
 //! The leasehold command.
 #![forbid(unsafe_code)]
+// Only `terminal` prints, because only it makes text safe first.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod cli;
 mod config;

@@ -43,8 +43,7 @@ fn is_hidden(c: char) -> bool {
 }
 
 fn is_mark(c: char) -> bool {
-    !c.is_ascii()
-        && matches!(get_general_category(c), GeneralCategory::NonspacingMark | GeneralCategory::EnclosingMark)
+    !c.is_ascii() && matches!(get_general_category(c), GeneralCategory::NonspacingMark | GeneralCategory::EnclosingMark)
 }
 
 /// One line of text in which every character is visible.
@@ -72,15 +71,6 @@ impl Safe {
     /// The lines of a longer text, each safe. `\r\n` ends a line like `\n`.
     pub(crate) fn lines(text: &str) -> impl Iterator<Item = Self> {
         text.split('\n').map(|line| Self::line(line.strip_suffix('\r').unwrap_or(line)))
-    }
-
-    /// At most `max` characters; a longer one ends in `...`.
-    pub(crate) fn short(text: &str, max: usize) -> Self {
-        let safe = Self::line(text).0;
-        if safe.chars().count() <= max {
-            return Self(safe);
-        }
-        Self(safe.chars().take(max.saturating_sub(3)).chain("...".chars()).collect())
     }
 
     /// The text.
@@ -245,6 +235,7 @@ impl Screen {
     }
 
     /// What was collected.
+    #[cfg(test)]
     pub(crate) fn into_text(self) -> String {
         self.out
     }
@@ -291,7 +282,8 @@ pub(crate) fn error(text: &str) {
 
 /// Colours are wanted: a terminal, and nobody said no.
 fn colours(terminal: bool) -> bool {
-    let no = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty()) || std::env::var_os("TERM").is_some_and(|t| t == "dumb");
+    let no =
+        std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty()) || std::env::var_os("TERM").is_some_and(|t| t == "dumb");
     terminal && !no
 }
 
@@ -329,10 +321,14 @@ mod tests {
 
     #[test]
     fn every_named_mark_is_escaped() {
-        let named = ('\u{202a}'..='\u{202e}')
-            .chain('\u{2066}'..='\u{2069}')
-            .chain('\u{200b}'..='\u{200f}')
-            .chain(['\u{61c}', '\u{2060}', '\u{feff}', '\u{e0041}', '\u{fffff}', '\u{378}']);
+        let named = ('\u{202a}'..='\u{202e}').chain('\u{2066}'..='\u{2069}').chain('\u{200b}'..='\u{200f}').chain([
+            '\u{61c}',
+            '\u{2060}',
+            '\u{feff}',
+            '\u{e0041}',
+            '\u{fffff}',
+            '\u{378}',
+        ]);
         for c in named {
             assert_eq!(Safe::line(&c.to_string()).as_str(), format!("\\u{{{:x}}}", u32::from(c)), "{c:?}");
         }

@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 use leasehold::{
     clock::BootClock,
-    run::{self, Entry, EntryBody, LeaseTime, Snapshot, State, WaitKind, body},
+    run::{self, Entry, EntryBody, LeaseTime, OpenCall, Outcome, Snapshot, State, WaitKind, body},
     store::Listed,
 };
 use serde::Serialize;
@@ -168,6 +168,11 @@ pub(crate) fn error(row: &Snapshot, entries: &[Entry]) -> Option<RunError> {
     Some(RunError { code, detail: detail.unwrap_or_default() })
 }
 
+/// Still on the card: pending, or denied while others of the turn wait. One whose outcome became known has left it.
+pub(crate) fn on_card(call: &OpenCall) -> bool {
+    call.is_pending() || call.outcome == Some(Outcome::Denied)
+}
+
 fn verdict_word(approved: bool) -> &'static str {
     if approved { "approve" } else { "deny" }
 }
@@ -176,8 +181,7 @@ fn waiting(row: &Snapshot, entries: &[Entry]) -> Option<Waiting> {
     let suspended = standing_card(row, entries)?;
     let turn = row.turn.as_ref()?;
     let calls = suspended.card.calls.iter().filter_map(|card| {
-        // A call that got its outcome since (late evidence) has left the card.
-        let open = turn.call(&card.id).filter(|call| call.is_pending())?;
+        let open = turn.call(&card.id).filter(|call| on_card(call))?;
         Some(WaitingCall {
             id: card.id.to_string(),
             tool: card.tool.name.clone(),

@@ -46,6 +46,8 @@ pub enum Then {
     Answer(u16, String),
     /// Answers with a redirect to there.
     Redirect(String),
+    /// Breaks the connection without an answer.
+    HangUp,
     /// Stays silent until [`FarSide::release`].
     Hold,
 }
@@ -118,6 +120,8 @@ async fn handle(State(shared): State<Arc<Shared>>, method: Method, uri: Uri, hea
             (StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), text).into_response()
         }
         Some(Then::Redirect(to)) => (StatusCode::FOUND, [("location", to)], "moved").into_response(),
+        // A handler that unwinds takes its connection with it; nothing is printed.
+        Some(Then::HangUp) => std::panic::resume_unwind(Box::new(())),
         Some(Then::Hold) => {
             released.await;
             (StatusCode::OK, "ok").into_response()

@@ -7,6 +7,7 @@ pub mod conformance;
 pub mod far_side;
 mod faulty;
 pub mod fixture;
+pub mod home;
 pub mod park;
 pub mod world;
 

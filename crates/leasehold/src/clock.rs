@@ -33,7 +33,9 @@ pub trait WallClock: Send + Sync + fmt::Debug {
 
 /// Rounds down to the millisecond, which is what stores keep.
 pub fn to_millis(time: Timestamp) -> Timestamp {
-    Timestamp::from_millisecond(time.as_millisecond()).unwrap_or(time)
+    // `as_millisecond` would round towards 1970.
+    let ms = time.as_nanosecond().div_euclid(1_000_000);
+    i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok()).unwrap_or(time)
 }
 
 /// The machine's own clocks.

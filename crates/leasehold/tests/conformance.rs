@@ -1,5 +1,7 @@
 //! The store contract, on every store.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of a test fail by panicking")]
+
 use leasehold::{
     clock::ManualClock,
     store::{Store, memory::MemoryStore, sqlite::SqliteStore},

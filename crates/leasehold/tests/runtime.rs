@@ -1,5 +1,7 @@
 //! A run from start to end, as the record and the far side see it.
 
+#![allow(clippy::expect_used, reason = "helpers of a test fail by panicking")]
+
 use async_trait::async_trait;
 use leasehold::{
     agent::tool::{Approval, Arguments, WriteAnswer, WriteEffect, WritePermit},

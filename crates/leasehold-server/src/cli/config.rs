@@ -25,7 +25,9 @@ pub(crate) fn config(context: &Context) -> Outcome {
         None => screen.styled(Look::Faint, "# no configuration file: defaults"),
     };
     for section in &sections {
-        screen.gap().styled(Look::Strong, if section.many { format!("[[{}]]", section.name) } else { format!("[{}]", section.name) });
+        screen
+            .gap()
+            .styled(Look::Strong, if section.many { format!("[[{}]]", section.name) } else { format!("[{}]", section.name) });
         for Line { key, value, note } in &section.lines {
             let text = format!("{key} = {}", toml_text(value));
             screen.spans(&[span(Look::Plain, format!("{text:<44}")), span(Look::Faint, format!("  # {note}"))]);
@@ -64,7 +66,8 @@ fn toml_text(value: &Value) -> String {
     match value {
         Value::Array(items) => format!("[{}]", items.iter().map(toml_text).collect::<Vec<_>>().join(", ")),
         Value::Object(map) => {
-            let fields: Vec<String> = map.iter().map(|(key, value)| format!("{} = {}", toml_key(key), toml_text(value))).collect();
+            let fields: Vec<String> =
+                map.iter().map(|(key, value)| format!("{} = {}", toml_key(key), toml_text(value))).collect();
             format!("{{ {} }}", fields.join(", "))
         }
         other => other.to_string(),
@@ -154,7 +157,11 @@ fn model(model: &crate::config::Model) -> Section {
         }
     }
     if let Some(price) = model.price {
-        lines.push(line("price", json!({ "input": price.input, "output": price.output, "cached": price.cached }), "US dollars per million tokens"));
+        lines.push(line(
+            "price",
+            json!({ "input": price.input, "output": price.output, "cached": price.cached }),
+            "US dollars per million tokens",
+        ));
     }
     Section { name: "model", many: true, lines }
 }
@@ -217,7 +224,9 @@ fn http(http: &crate::config::Http) -> Section {
         let key = format!("headers.{}", toml_key(header));
         lines.push(match source {
             HeaderSource::Text(_) => line(&key, "***", format!("{place}; text in the file, not shown")),
-            HeaderSource::Env { env, .. } => line(&key, json!({ "env": env, "prefix": "***" }), format!("{place}; {}", is_set(env))),
+            HeaderSource::Env { env, .. } => {
+                line(&key, json!({ "env": env, "prefix": "***" }), format!("{place}; {}", is_set(env)))
+            }
         });
     }
     Section { name: "tool.http", many: true, lines }

@@ -42,7 +42,11 @@ fn command(named: Option<&Path>) -> String {
         Some(path) if env("LEASEHOLD_CONFIG").as_deref().map(Path::new) != Some(path) => {
             let path = path.display().to_string();
             let plain = path.chars().all(|c| c.is_ascii_alphanumeric() || "/._-+".contains(c));
-            if plain { format!("leasehold --config {path}") } else { format!("leasehold --config '{}'", path.replace('\'', "'\\''")) }
+            if plain {
+                format!("leasehold --config {path}")
+            } else {
+                format!("leasehold --config '{}'", path.replace('\'', "'\\''"))
+            }
         }
         _ => "leasehold".into(),
     }

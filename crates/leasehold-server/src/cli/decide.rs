@@ -85,8 +85,7 @@ async fn decide(context: &Context, args: DecideArgs, approved: bool, arguments: 
     };
     let rest = calls.is_empty().then_some(approved);
     let execute_here = !args.no_wait && context.config.execute.value;
-    let decision =
-        Decision { digest, rest, reason: args.reason, calls, by: Context::principal(), execute: execute_here };
+    let decision = Decision { digest, rest, reason: args.reason, calls, by: Context::principal(), execute: execute_here };
     let decided = local.runtime.decide(id, decision).await.map_err(order)?;
     go_on(&mut local, id, decided, &mut signals).await?;
     finish(&mut local, id, &mut signals).await

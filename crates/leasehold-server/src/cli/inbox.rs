@@ -23,7 +23,7 @@ struct Item {
 #[serde(untagged)]
 enum ItemRun {
     Whole(Box<wire::Run>),
-    Line(wire::RunLine),
+    Line(Box<wire::RunLine>),
 }
 
 /// Lists it.
@@ -37,7 +37,7 @@ pub(crate) async fn inbox(context: &Context) -> Outcome {
                 Ok(details) if details.unreadable.is_none() => {
                     ItemRun::Whole(Box::new(wire::Run::new(&details.row, &details.entries, &*local.clock, local.now())))
                 }
-                _ => ItemRun::Line(listed.into()),
+                _ => ItemRun::Line(Box::new(listed.into())),
             };
             all.push(Item { kind: kind.as_str(), run });
         }

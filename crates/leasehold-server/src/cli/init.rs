@@ -12,9 +12,9 @@ pub(crate) fn init(path: Option<&Path>) -> Outcome {
     let path = path.filter(|p| !p.as_os_str().is_empty()).unwrap_or_else(|| Path::new("leasehold.toml"));
     let shown = path.display();
     let mut file = OpenOptions::new().write(true).create_new(true).open(path).map_err(|e| match e.kind() {
-        std::io::ErrorKind::AlreadyExists => {
-            Failure::refused(format!("{shown} is there already and is left as it is\n  remove it first, or choose another --config PATH"))
-        }
+        std::io::ErrorKind::AlreadyExists => Failure::refused(format!(
+            "{shown} is there already and is left as it is\n  remove it first, or choose another --config PATH"
+        )),
         _ => Failure::refused(format!("{shown} cannot be written: {e}")),
     })?;
     file.write_all(TEMPLATE.as_bytes()).map_err(|e| Failure::refused(format!("{shown} cannot be written: {e}")))?;

@@ -44,7 +44,8 @@ pub(crate) struct Local<'a> {
 /// Host and process: `web-01:4711`.
 fn process() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host: String = host.trim().chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect();
+    let host: String =
+        host.trim().chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect();
     format!("{}:{}", if host.is_empty() { "localhost" } else { &host }, std::process::id())
 }
 
@@ -54,7 +55,10 @@ impl<'a> Local<'a> {
         let local = Self::open_unswept(context, needs)?;
         let swept = local.runtime.sweep(limits::LOCAL_SWEEP_MAX, false).await.map_err(unavailable)?;
         for (run, state) in &swept.settled {
-            terminal::note(format!("run {run}: its process had ended without a word; it is {} now", state.as_str().replace('_', " ")));
+            terminal::note(format!(
+                "run {run}: its process had ended without a word; it is {} now",
+                state.as_str().replace('_', " ")
+            ));
         }
         if let Some(run) = swept.shared.first() {
             return Err(Failure::usage(format!(
@@ -78,9 +82,11 @@ impl<'a> Local<'a> {
         };
         let path = &config.store.value;
         if config.store.origin == Origin::Default && config.file.is_none() {
-            setup::make_directory(path).map_err(|e| Failure::usage(format!("{}: its directory cannot be made: {e}", path.display())))?;
+            setup::make_directory(path)
+                .map_err(|e| Failure::usage(format!("{}: its directory cannot be made: {e}", path.display())))?;
         }
-        let clock = Arc::new(SystemClock::new().map_err(|e| Failure::usage(format!("this machine does not tell its boot id: {e}")))?);
+        let clock =
+            Arc::new(SystemClock::new().map_err(|e| Failure::usage(format!("this machine does not tell its boot id: {e}")))?);
         let store = SqliteStore::open(path, clock.clone()).map_err(|e| Failure::usage(format!("the store: {e}")))?;
         let lease = &config.lease;
         let (sender, live) = mpsc::unbounded_channel();
@@ -115,16 +121,28 @@ impl<'a> Local<'a> {
     /// The run that a text names: its id, or the end of it.
     pub(crate) async fn find(&self, text: &str) -> Result<RunId, Failure> {
         self.runtime.find(text).await.map_err(|error| match error {
-            OrderError::NotFound => Failure::refused(format!("there is no run `{text}` in {}", self.runtime.store().describe())),
+            OrderError::NotFound => {
+                Failure::refused(format!("there is no run `{text}` in {}", self.runtime.store().describe()))
+            }
             OrderError::Invalid(why) => Failure::usage(why),
             other => order(other),
         })
     }
 
+    /// The run's row alone.
+    pub(crate) async fn row(&self, id: RunId) -> Result<Snapshot, Failure> {
+        let row = self.runtime.store().load(id).await.map_err(|error| order(error.into()))?;
+        row.ok_or_else(|| self.no_such_run(&id.to_string()))
+    }
+
+    fn no_such_run(&self, text: &str) -> Failure {
+        Failure::refused(format!("there is no run `{text}` in {}", self.runtime.store().describe()))
+    }
+
     /// The run with its whole journal.
     pub(crate) async fn details(&self, id: RunId) -> Result<Details, Failure> {
         let details = self.runtime.details(id).await.map_err(|error| match error {
-            OrderError::NotFound => Failure::refused(format!("there is no run {id} in {}", self.runtime.store().describe())),
+            OrderError::NotFound => self.no_such_run(&id.to_string()),
             other => order(other),
         })?;
         if let Some(why) = &details.unreadable {
@@ -185,7 +203,9 @@ pub(crate) fn order(error: OrderError) -> Failure {
 /// What to do about a refusal.
 fn mend(rejection: &Rejection) -> &'static str {
     match rejection {
-        Rejection::StaleTurn => "\n  nothing was changed; look again with `leasehold runs show` and decide about what waits now",
+        Rejection::StaleTurn => {
+            "\n  nothing was changed; look again with `leasehold runs show` and decide about what waits now"
+        }
         Rejection::StaleDoubt => "\n  nothing was changed; look again with `leasehold runs show`",
         Rejection::TooEarly(_) => "\n  nothing was changed; look at the far side again after that time",
         _ => "\n  nothing was changed",

@@ -8,6 +8,7 @@ mod agents;
 mod config;
 mod context;
 mod decide;
+mod demo;
 mod inbox;
 mod init;
 mod local;
@@ -53,6 +54,8 @@ struct Global {
 enum Command {
     /// Run an agent on a task and see it to its end, or to the decision it waits for
     Run(run::RunArgs),
+    /// Show it all with real processes in a throw-away directory: no set-up, no key, no network
+    Demo(demo::DemoArgs),
     /// Write a commented leasehold.toml with one HTTP tool to start from
     Init,
     /// Work the queue and settle what dead processes left
@@ -162,6 +165,7 @@ fn execute(cli: Cli) -> Outcome {
     }
     let context = || Context::load(&cli.global);
     match cli.command {
+        Command::Demo(args) => block_on(demo::demo(&args)),
         Command::Init => init::init(cli.global.config.as_deref()),
         Command::Config => config::config(&context()?),
         Command::Agents => agents::agents(&context()?),

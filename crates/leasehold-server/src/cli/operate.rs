@@ -102,7 +102,11 @@ async fn not_executed(local: &Local<'_>, worked: &Worked, run: RunId) -> Result<
         return Ok(Failure::refused(format!("run {run} was not executed")));
     }
     let row = local.details(run).await?.row;
-    let due = if row.state == State::Queued && row.due_at > local.now() { format!(", not due before {}", row.due_at) } else { String::new() };
+    let due = if row.state == State::Queued && row.due_at > local.now() {
+        format!(", not due before {}", row.due_at)
+    } else {
+        String::new()
+    };
     Ok(Failure::refused(format!("run {run} was not executed: it is {}{due}", words(row.state))))
 }
 
@@ -146,7 +150,10 @@ pub(crate) async fn reap(context: &Context, args: ReapArgs) -> Outcome {
         error: Some(error.clone()),
     }));
     if swept.watched > 0 {
-        terminal::note(format!("{} of an earlier boot of this machine: watched for one ttl before they count as ended", swept.watched));
+        terminal::note(format!(
+            "{} of an earlier boot of this machine: watched for one ttl before they count as ended",
+            swept.watched
+        ));
     }
     for run in &swept.shared {
         terminal::note(format!("run {run}: its lease is renewed by another machine; a SQLite store belongs to one machine"));

@@ -102,7 +102,8 @@ async fn list(context: &Context, args: ListArgs) -> Outcome {
         duplicates_only: false,
     };
     let limit = usize::try_from(args.limit).unwrap_or(limits::PAGE_MAX);
-    let mut rows = local.runtime.list(&filter, args.cursor, limit.saturating_add(1).min(limits::PAGE_MAX)).await.map_err(order)?;
+    let mut rows =
+        local.runtime.list(&filter, args.cursor, limit.saturating_add(1).min(limits::PAGE_MAX)).await.map_err(order)?;
     let more = rows.len() > limit;
     rows.truncate(limit);
     let next_cursor = if more { rows.last().map(|row| row.id.to_string()) } else { None };
@@ -139,12 +140,10 @@ async fn show_run(context: &Context, run: &str) -> Outcome {
 async fn follow(context: &Context, run: &str, after: Option<u64>) -> Outcome {
     let local = Local::open(context, Needs::Store).await?;
     let id = local.find(run).await?;
-    // Says that there is no such run before it waits for one.
-    local.details(id).await?;
     let mut signals = Signals::listen()?;
     let mut next = after.map_or(0, |n| n.saturating_add(1));
     loop {
-        let row = local.details(id).await?.row;
+        let row = local.row(id).await?;
         // The row was read first: what it counts is there to be read.
         while next < row.sequence {
             for entry in local.runtime.events(id, next).await.map_err(order)? {

@@ -118,8 +118,9 @@ fn build(model: &Model) -> Result<Arc<dyn AgentModel>, String> {
             ScriptedModel::from_toml(&model.name, DEFAULT_SCRIPT).map(|m| Arc::new(m) as _).map_err(|e| e.to_string())
         }
         ModelKind::Scripted { script: Some(path) } => {
-            let text = std::fs::read_to_string(path)
-                .map_err(|e| format!("{}: model `{}`: the script {} cannot be read: {e}", model.origin, model.name, path.display()))?;
+            let text = std::fs::read_to_string(path).map_err(|e| {
+                format!("{}: model `{}`: the script {} cannot be read: {e}", model.origin, model.name, path.display())
+            })?;
             ScriptedModel::from_toml(&model.name, &text)
                 .map(|m| Arc::new(m) as _)
                 .map_err(|e| format!("{}:{}: {}", path.display(), e.line, e.why))
@@ -152,7 +153,9 @@ pub(crate) fn announce(config: &Config, agent_model: &str) {
              script whatever it is asked",
         ),
         (ModelKind::Provider { provider, model, .. }, Origin::Env(variable)) => {
-            terminal::note(format!("no model is configured: {provider} {model} answers, because {variable} is in the environment"));
+            terminal::note(format!(
+                "no model is configured: {provider} {model} answers, because {variable} is in the environment"
+            ));
         }
         _ => {}
     }

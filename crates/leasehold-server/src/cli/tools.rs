@@ -96,7 +96,14 @@ pub(crate) fn tools(context: &Context, args: &ToolsArgs) -> Outcome {
                 };
                 let state = if line.problem.is_some() { "cannot run here" } else { "" };
                 let effect = line.effect.unwrap_or("").replace('_', " ");
-                vec![line.name.clone(), effect, approval.into(), line.agents.join(", "), line.endpoint.clone().unwrap_or_default(), state.into()]
+                vec![
+                    line.name.clone(),
+                    effect,
+                    approval.into(),
+                    line.agents.join(", "),
+                    line.endpoint.clone().unwrap_or_default(),
+                    state.into(),
+                ]
             })
             .collect();
         screen.table(&["tool", "effect", "approval", "offered to", "goes to", ""], &rows);
@@ -115,7 +122,9 @@ fn why(screen: &mut Screen, line: &ToolLine, tool: Option<&Tool>) {
         Some(tool @ Tool::Write(_, approval)) => {
             screen.line(format!("  {}", effect_words(tool.effect())));
             screen.line(match approval {
-                Approval::Required => "  waits for a person each time: that is the rule for every write unless approval = \"none\"",
+                Approval::Required => {
+                    "  waits for a person each time: that is the rule for every write unless approval = \"none\""
+                }
                 Approval::None => "  runs on the first pass, fenced: the operator wrote approval = \"none\"",
             });
         }

@@ -14,7 +14,7 @@ use leasehold::{
     Execution, Live, Runtime,
     run::{Entry, RunId},
 };
-use std::{future::Future, io::IsTerminal as _, time::Duration};
+use std::{io::IsTerminal as _, time::Duration};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Shows steps on standard error: with a spinner on a terminal, as plain lines elsewhere.
@@ -148,13 +148,11 @@ pub(crate) async fn execute(local: &mut Local<'_>, execution: Execution, signals
 }
 
 /// Entries from `next` on, once there are some. A store that does not answer is asked again: it is only watched.
-fn wait(runtime: &Runtime, run: RunId, next: u64) -> impl Future<Output = Vec<Entry>> + '_ {
-    async move {
-        loop {
-            match runtime.wait_events(run, next).await {
-                Ok(entries) => return entries,
-                Err(_) => tokio::time::sleep(Duration::from_millis(500)).await,
-            }
+async fn wait(runtime: &Runtime, run: RunId, next: u64) -> Vec<Entry> {
+    loop {
+        match runtime.wait_events(run, next).await {
+            Ok(entries) => return entries,
+            Err(_) => tokio::time::sleep(Duration::from_millis(500)).await,
         }
     }
 }

@@ -4,7 +4,9 @@
 use super::{
     Found,
     diagnostic::{ConfigError, Source, closest, suggest},
-    effective::{Agent, Config, Http, Lease, Model, ModelKind, Origin, Reader, Setting, Site, any, at_least_one, plain, resolve},
+    effective::{
+        Agent, Config, Http, Lease, Model, ModelKind, Origin, Reader, Setting, Site, any, at_least_one, plain, resolve,
+    },
     file::{self, File},
 };
 use leasehold::agent::{registry::Price, tool::Approval};
@@ -38,7 +40,17 @@ const KNOWN_KEYS: [(&str, &str, &str); 3] = [
 
 /// Who can serve a model.
 const PROVIDERS: [&str; 12] = [
-    "openai", "anthropic", "gemini", "ollama", "deepseek", "fireworks", "groq", "mistral", "openrouter", "together", "xai",
+    "openai",
+    "anthropic",
+    "gemini",
+    "ollama",
+    "deepseek",
+    "fireworks",
+    "groq",
+    "mistral",
+    "openrouter",
+    "together",
+    "xai",
     "scripted",
 ];
 
@@ -135,7 +147,8 @@ impl Checker<'_> {
             Some(_) => "sqlite:leasehold.db".to_owned(),
             None => format!("sqlite:{}", self.found.data_dir.join("leasehold.db").display()),
         };
-        let url = self.reader.setting("LEASEHOLD_STORE_URL", |t| Ok(t.trim().to_owned()), any, file.store.url.as_ref(), default)?;
+        let url =
+            self.reader.setting("LEASEHOLD_STORE_URL", |t| Ok(t.trim().to_owned()), any, file.store.url.as_ref(), default)?;
         let place = match (&url.origin, &file.store.url) {
             (Origin::File(place), _) => place.clone(),
             (Origin::Env(name), _) => format!("environment variable {name}"),
@@ -286,9 +299,9 @@ impl Checker<'_> {
                 && !is_env_name(at.get_ref())
             {
                 // What stands there may be the key itself: it is not repeated.
-                return Err(self
-                    .error(at, "this is not the name of an environment variable")
-                    .mend("write the name of the variable that holds the key, never the key: api_key_env = \"OPENAI_API_KEY\""));
+                return Err(self.error(at, "this is not the name of an environment variable").mend(
+                    "write the name of the variable that holds the key, never the key: api_key_env = \"OPENAI_API_KEY\"",
+                ));
             }
             ModelKind::Provider {
                 provider: provider.to_owned(),
@@ -409,15 +422,15 @@ impl Checker<'_> {
             }
         }
         let offered = agents.iter().flat_map(|a| &a.tools).any(|pattern| {
-            SITE_TOOLS.iter().any(|(name, _)| pattern.strip_suffix('*').map_or(pattern == name, |prefix| name.starts_with(prefix)))
+            SITE_TOOLS
+                .iter()
+                .any(|(name, _)| pattern.strip_suffix('*').map_or(pattern == name, |prefix| name.starts_with(prefix)))
         });
         let path = file.tool.site.as_ref().and_then(|s| s.get_ref().path.as_ref());
         Ok(match (&file.tool.site, path) {
-            (Some(at), Some(path)) => Some(Site {
-                path: resolve(&self.base(), path.get_ref()),
-                approval,
-                origin: Origin::File(self.place(at)),
-            }),
+            (Some(at), Some(path)) => {
+                Some(Site { path: resolve(&self.base(), path.get_ref()), approval, origin: Origin::File(self.place(at)) })
+            }
             (Some(at), None) => {
                 Some(Site { path: store.with_file_name("site.db"), approval, origin: Origin::File(self.place(at)) })
             }
@@ -430,7 +443,8 @@ fn default_agent(http: &[Http]) -> Agent {
     Agent {
         name: DEFAULT_AGENT.into(),
         model: DEFAULT_MODEL.into(),
-        system: "You are a careful assistant. Use the tools you are offered; say plainly what you did and what you did not do.".into(),
+        system: "You are a careful assistant. Use the tools you are offered; say plainly what you did and what you did not do."
+            .into(),
         tools: std::iter::once("site.*".to_owned()).chain(http.iter().map(|h| h.tool.name.clone())).collect(),
         max_rounds: leasehold::limits::ROUNDS_DEFAULT,
         concurrency: 16,

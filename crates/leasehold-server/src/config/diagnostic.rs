@@ -58,8 +58,11 @@ impl Source {
         let failed = |e: &io::Error| ConfigError::new(&place, format!("the configuration cannot be read: {e}"));
         let size = std::fs::metadata(path).map_err(|e| failed(&e))?.len();
         if size > FILE_BYTES_MAX {
-            return Err(ConfigError::new(&place, format!("the configuration has {size} bytes; at most {FILE_BYTES_MAX} are read"))
-                .mend("keep long texts, such as a model's script, in files of their own"));
+            return Err(ConfigError::new(
+                &place,
+                format!("the configuration has {size} bytes; at most {FILE_BYTES_MAX} are read"),
+            )
+            .mend("keep long texts, such as a model's script, in files of their own"));
         }
         Self::new(path, std::fs::read(path).map_err(|e| failed(&e))?)
     }
@@ -145,11 +148,15 @@ pub(crate) fn suggest(word: &str, known: &[&str]) -> String {
 /// What a missing key is for.
 fn missing(key: &str) -> String {
     match key {
-        "effect" => "say what the tool does to the world, there is no default: effect = \"read_only\", \"idempotent_write\" (a \
+        "effect" => {
+            "say what the tool does to the world, there is no default: effect = \"read_only\", \"idempotent_write\" (a \
                      repeat with the same key converges) or \"non_idempotent_write\" (a repeat is a second effect)"
-            .into(),
+                .into()
+        }
         "name" => "give it a name: name = \"..\"".into(),
-        "provider" => "say who serves the model: provider = \"openai\", \"anthropic\", \"gemini\", \"ollama\" or \"scripted\"".into(),
+        "provider" => {
+            "say who serves the model: provider = \"openai\", \"anthropic\", \"gemini\", \"ollama\" or \"scripted\"".into()
+        }
         other => format!("add: {other} = .."),
     }
 }
@@ -168,7 +175,8 @@ fn explain(message: &str, found: &str) -> (String, Option<String>) {
     if message.starts_with("duplicate key") {
         return (format!("the key `{}` is there twice", found.trim_matches('"')), Some("keep one of them".into()));
     }
-    let whole = ["u8", "u16", "u32", "u64", "usize"].into_iter().find_map(|int| message.strip_suffix(&format!("expected {int}")));
+    let whole =
+        ["u8", "u16", "u32", "u64", "usize"].into_iter().find_map(|int| message.strip_suffix(&format!("expected {int}")));
     match whole {
         Some(rest) => (format!("{rest}expected a whole number that is not negative"), None),
         None => (message.to_owned(), None),

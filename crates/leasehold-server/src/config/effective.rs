@@ -4,7 +4,10 @@ use super::{
     diagnostic::{ConfigError, Source},
     file::{self, Period, parse_period},
 };
-use leasehold::agent::{registry::Price, tool::{Approval, http::HttpToolConfig}};
+use leasehold::agent::{
+    registry::Price,
+    tool::{Approval, http::HttpToolConfig},
+};
 use leasehold::run::OnExpiry;
 use std::{
     collections::BTreeMap,
@@ -137,9 +140,21 @@ impl Lease {
                 back.initial.as_ref(),
                 seconds(5),
             )?,
-            backoff_factor: reader.setting("LEASEHOLD_LEASE_BACKOFF_FACTOR", plain("a number"), factor, back.factor.as_ref(), 2.0)?,
+            backoff_factor: reader.setting(
+                "LEASEHOLD_LEASE_BACKOFF_FACTOR",
+                plain("a number"),
+                factor,
+                back.factor.as_ref(),
+                2.0,
+            )?,
             backoff_max: reader.setting("LEASEHOLD_LEASE_BACKOFF_MAX", parse_period, any, back.max.as_ref(), seconds(600))?,
-            backoff_jitter: reader.setting("LEASEHOLD_LEASE_BACKOFF_JITTER", plain("true or false"), any, back.jitter.as_ref(), true)?,
+            backoff_jitter: reader.setting(
+                "LEASEHOLD_LEASE_BACKOFF_JITTER",
+                plain("true or false"),
+                any,
+                back.jitter.as_ref(),
+                true,
+            )?,
         })
     }
 }

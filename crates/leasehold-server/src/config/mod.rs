@@ -31,7 +31,10 @@ pub(crate) fn load(named: Option<&Path>, env: &dyn Fn(&str) -> Option<String>) -
     let source = match named {
         Some(path) => Some(Source::read(path)?),
         None => {
-            let places = [Some(PathBuf::from("leasehold.toml")), user_dir(env, "XDG_CONFIG_HOME", ".config").map(|d| d.join("leasehold.toml"))];
+            let places = [
+                Some(PathBuf::from("leasehold.toml")),
+                user_dir(env, "XDG_CONFIG_HOME", ".config").map(|d| d.join("leasehold.toml")),
+            ];
             // A file that is there and cannot be read is an error, not a reason to look further.
             let first = places.into_iter().flatten().find(|path| std::fs::symlink_metadata(path).is_ok());
             first.map(|path| Source::read(&path)).transpose()?

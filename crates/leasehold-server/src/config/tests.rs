@@ -1,3 +1,5 @@
+//! What a configuration may say, and what it hears when it is wrong.
+
 use super::{check::check, diagnostic::Source, *};
 use leasehold::agent::tool::Approval;
 use std::time::Duration;
@@ -179,7 +181,11 @@ fn durations_are_refused_without_or_with_a_wrong_unit_and_when_negative() {
 #[test]
 fn durations_are_read_as_people_write_them() {
     for (value, seconds) in [("60s", 60), ("5m", 300), ("1h 30m", 5400), ("24h", 86_400), ("PT2M", 120), ("2 minutes", 120)] {
-        assert_eq!(read(&format!("[lease]\nttl = \"{value}\"\n")).unwrap().lease.ttl.value.0, Duration::from_secs(seconds), "{value}");
+        assert_eq!(
+            read(&format!("[lease]\nttl = \"{value}\"\n")).unwrap().lease.ttl.value.0,
+            Duration::from_secs(seconds),
+            "{value}"
+        );
     }
 }
 
@@ -217,7 +223,10 @@ fn text_that_is_no_toml_is_refused_with_its_line() {
 
 #[test]
 fn what_is_not_in_this_version_is_refused_clearly() {
-    assert!(wrong("\n[[mcp]]\nname = \"files\"\ncommand = [\"npx\"]\n").contains(":2: MCP servers are not supported in this version"));
+    assert!(
+        wrong("\n[[mcp]]\nname = \"files\"\ncommand = [\"npx\"]\n")
+            .contains(":2: MCP servers are not supported in this version")
+    );
     let error = wrong("[store]\nurl = \"postgres://user:hunter2@host/db\"\n");
     assert!(error.contains("PostgreSQL is not in this version"), "{error}");
     assert!(!error.contains("hunter2"), "{error}");

@@ -4,16 +4,16 @@
 use super::{BLOCK_LINES_MAX, Subject, arguments, effect_words, when};
 use crate::{
     terminal::{Look, Screen, span},
-    wire::standing_card,
+    wire::{on_card, standing_card},
 };
 use leasehold::run::{CallId, CardCall, OpenCall};
 
-/// The calls on the standing card that have no outcome yet, with their place in the row.
+/// The calls that are still on the standing card, with their place in the row.
 fn open_calls<'a>(subject: &Subject<'a>) -> Vec<(&'a CardCall, &'a OpenCall)> {
     let (Some(suspended), Some(turn)) = (standing_card(subject.row, subject.entries), subject.row.turn.as_ref()) else {
         return Vec::new();
     };
-    suspended.card.calls.iter().filter_map(|card| Some((card, turn.call(&card.id).filter(|call| call.is_pending())?))).collect()
+    suspended.card.calls.iter().filter_map(|card| Some((card, turn.call(&card.id).filter(|call| on_card(call))?))).collect()
 }
 
 /// The digest that a decision has to name.
@@ -41,33 +41,34 @@ pub(crate) fn card(screen: &mut Screen, subject: &Subject<'_>, only: Option<&Cal
             span(Look::Faint, format!("  call {}", card.id)),
             span(Look::Good, decided),
         ]);
-        screen.fact(11, "  effect", effect_words(card.tool.effect));
-        screen.fact(11, "  goes to", format!("{} ({})", card.tool.endpoint, card.tool.source));
-        screen.fact(11, "  arguments", "");
-        arguments(screen, 17, &card.arguments);
-        match &card.preview {
-            Some(preview) if preview.lines().count() <= 1 => {
-                screen.spans(&[span(Look::Faint, "    change       "), span(Look::Strong, preview.trim_end())]);
-            }
-            Some(preview) => {
-                screen.fact(11, "  change", "");
-                screen.block(15, preview.trim_end(), BLOCK_LINES_MAX);
-            }
-            None => {
-                screen.fact(11, "  change", "(this tool has no preview)");
-            }
+        let mut fact = |name: &str, look: Look, value: &str| {
+            screen.spans(&[span(Look::Faint, format!("    {name:<11}")), span(look, value)]);
+        };
+        fact("effect", Look::Plain, effect_words(card.tool.effect));
+        fact("goes to", Look::Plain, &format!("{} ({})", card.tool.endpoint, card.tool.source));
+        if let Some(why) = &card.why {
+            fact("asked, as", Look::Warn, why);
         }
         if let Some(condition) = &card.precondition {
-            screen.fact(11, "  only while", condition);
+            fact("only while", Look::Plain, condition);
         }
-        if let Some(why) = &card.why {
-            screen.spans(&[span(Look::Faint, "    asked       "), span(Look::Warn, format!(" {why}"))]);
+        let preview = card.preview.as_deref().map(str::trim_end);
+        match preview {
+            None => fact("change", Look::Plain, "(this tool has no preview)"),
+            Some(text) if !text.contains('\n') => fact("change", Look::Strong, text),
+            Some(_) => {}
         }
+        if let Some(text) = preview.filter(|text| text.contains('\n')) {
+            screen.styled(Look::Faint, "    change");
+            screen.block(6, text, BLOCK_LINES_MAX);
+        }
+        screen.styled(Look::Faint, "    arguments");
+        arguments(screen, 6, &card.arguments);
     }
     if only.is_none()
         && let Some(deadline) = subject.row.turn.as_ref().and_then(|turn| turn.deadline)
     {
-        screen.gap().fact(11, "  decide by", when(deadline, subject.now));
+        screen.fact(11, "  decide by", when(deadline, subject.now));
     }
 }
 

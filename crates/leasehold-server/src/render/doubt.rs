@@ -12,8 +12,8 @@ pub(crate) fn doubt(screen: &mut Screen, subject: &Subject<'_>) {
     screen.fact(11, "tool", format!("{} ({})", fence.tool, effect_words(fence.effect)));
     let again = if fence.repeat { ", it may have been entered before" } else { "" };
     screen.fact(11, "call", format!("{}, attempt {}{again}", fence.call_id, fence.attempt));
-    screen.fact(11, "arguments", "");
-    arguments(screen, 15, &subject.arguments(&fence.call_id));
+    screen.styled(Look::Faint, "  arguments");
+    arguments(screen, 4, &subject.arguments(&fence.call_id));
     screen.fact(11, "key", format!("{} (sent as Idempotency-Key: look for it on the far side)", fence.idempotency_key));
     let stamper = subject.entries.iter().rev().find_map(|entry| match &entry.body {
         EntryBody::WriteStamped(b) | EntryBody::WriteRestamped(b) if b.call_id == fence.call_id => entry.holder.as_deref(),
@@ -21,14 +21,25 @@ pub(crate) fn doubt(screen: &mut Screen, subject: &Subject<'_>) {
     });
     let by = stamper.unwrap_or("an unknown process");
     screen.fact(11, "stamped", format!("{} by {by} (epoch {})", when(fence.stamped_at, subject.now), fence.epoch));
-    let heard = subject.entries.iter().rev().find(|entry| entry.epoch == fence.epoch && entry.holder.as_deref() == stamper);
-    if let Some(heard) = heard {
-        screen.fact(11, "last heard", format!("{}: {by} may still send it while it lives", when(heard.at, subject.now)));
+    let ended = subject.entries.iter().find_map(|entry| match &entry.body {
+        EntryBody::LeaseExpired(b) if b.lease_id == fence.lease_id => Some(entry.at),
+        _ => None,
+    });
+    if let Some(ended) = ended {
+        let since = format!(
+            "{by} has said nothing since its lease ended, {}; while it lives it may still send this",
+            when(ended, subject.now)
+        );
+        screen.fact(11, "process", since);
     }
     if fence.in_flight_until > subject.now {
         screen.fact(11, "on its way", format!("perhaps, until {}", when(fence.in_flight_until, subject.now)));
     } else {
-        screen.fact(11, "on its way", format!("no longer by its own time limit, which ended {}", when(fence.in_flight_until, subject.now)));
+        screen.fact(
+            11,
+            "on its way",
+            format!("no longer by its own time limit, which ended {}", when(fence.in_flight_until, subject.now)),
+        );
     }
     let why = subject.entries.iter().rev().find_map(|entry| match &entry.body {
         EntryBody::InDoubt(b) => Some(b.why.as_str()),
@@ -57,14 +68,19 @@ fn evidence(screen: &mut Screen, subject: &Subject<'_>) {
         screen.fact(11, "evidence", format!("{}: the process of epoch {} {says}", when(entry.at, subject.now), late.epoch));
     }
     if !found {
-        let verify = if fence.verifiable { "the far side can be asked, and has not settled it" } else { "none: the far side cannot be asked" };
+        let verify = if fence.verifiable {
+            "the far side can be asked, and has not settled it"
+        } else {
+            "none: the far side cannot be asked"
+        };
         screen.fact(11, "evidence", verify);
     }
 }
 
 fn how_to_settle(screen: &mut Screen, subject: &Subject<'_>) {
     let Some(fence) = &subject.row.fence else { return };
-    let resolve = format!("{} resolve {} --call {} --fence-epoch {}", subject.command, subject.row.id, fence.call_id, fence.epoch);
+    let resolve =
+        format!("{} resolve {} --call {} --fence-epoch {}", subject.command, subject.row.id, fence.call_id, fence.epoch);
     screen.styled(Look::Faint, "  look at the far side, then say what is true:");
     screen.line(format!("    it happened:    {resolve} --landed"));
     screen.line(format!("    it did not:     {resolve} --not-landed"));

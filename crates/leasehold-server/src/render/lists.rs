@@ -35,7 +35,15 @@ pub(crate) fn runs_table(screen: &mut Screen, runs: &[Listed], now: Timestamp) {
         .zip(ids)
         .map(|(run, id)| {
             let flight = run.fence_tool.clone().unwrap_or_default();
-            vec![id, state(run), run.agent.clone(), run.owner.clone(), ago(run.created_at, now), flight, run.holder.clone().unwrap_or_default()]
+            vec![
+                id,
+                state(run),
+                run.agent.clone(),
+                run.owner.clone(),
+                ago(run.created_at, now),
+                flight,
+                run.holder.clone().unwrap_or_default(),
+            ]
         })
         .collect();
     screen.table(&["run", "state", "agent", "owner", "age", "write in flight", "holder"], &rows);

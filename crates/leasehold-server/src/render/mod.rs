@@ -72,8 +72,12 @@ pub(crate) fn effect_words(effect: Effect) -> &'static str {
 }
 
 /// `1 write`, `2 writes`.
-fn count(n: usize, one: &str) -> String {
-    if n == 1 { format!("1 {one}") } else { format!("{n} {one}s") }
+fn many(n: impl TryInto<u64>, one: &str) -> String {
+    match n.try_into().unwrap_or(u64::MAX) {
+        1 => format!("1 {one}"),
+        n if one.ends_with('y') => format!("{n} {}ies", &one[..one.len() - 1]),
+        n => format!("{n} {one}s"),
+    }
 }
 
 /// A time for people.
@@ -84,7 +88,11 @@ pub(crate) fn clock(at: Timestamp) -> String {
 /// A time and how long ago it was or how far away it is.
 fn when(at: Timestamp, now: Timestamp) -> String {
     let age = now.duration_since(at);
-    let side = if age.is_negative() { format!("in {}", span(age.unsigned_abs())) } else { format!("{} ago", span(age.unsigned_abs())) };
+    let side = if age.is_negative() {
+        format!("in {}", span(age.unsigned_abs()))
+    } else {
+        format!("{} ago", span(age.unsigned_abs()))
+    };
     format!("{} ({side})", clock(at))
 }
 

@@ -1,6 +1,6 @@
 //! `runs show`: what happened, on one screen.
 
-use super::{Subject, card, doubt, how_to_decide, offset, sentence, span, when, words};
+use super::{Subject, card, doubt, how_to_decide, many, offset, sentence, span, when, words};
 use crate::{
     terminal::{Look, Screen, span as piece},
     wire::{dollars, lease_end, settled},
@@ -60,13 +60,22 @@ fn facts(screen: &mut Screen, subject: &Subject<'_>) {
     if row.state.is_held()
         && let Some(fence) = &row.fence
     {
-        let what = format!("{} {}, key {}, stamped {}", fence.tool, fence.call_id, fence.idempotency_key, when(fence.stamped_at, subject.now));
+        let what = format!(
+            "{} {}, key {}, stamped {}",
+            fence.tool,
+            fence.call_id,
+            fence.idempotency_key,
+            when(fence.stamped_at, subject.now)
+        );
         screen.fact(11, "in flight", what);
     }
     let cost = if row.usage.cost_nano_usd > 0 { format!(", ${:.4}", dollars(row.usage.cost_nano_usd)) } else { String::new() };
     let totals = format!(
-        "{} rounds, {} + {} tokens{cost}, {} requeues",
-        row.rounds, row.usage.input_tokens, row.usage.output_tokens, row.requeues
+        "{}, {} + {} tokens{cost}, {}",
+        many(row.rounds, "round"),
+        row.usage.input_tokens,
+        row.usage.output_tokens,
+        many(row.requeues, "requeue")
     );
     screen.fact(11, "totals", totals);
     let lasted = row.finished_at.map(|end| format!(", took {}", span(end.duration_since(row.created_at).unsigned_abs())));
@@ -104,7 +113,9 @@ fn next_steps(screen: &mut Screen, subject: &Subject<'_>) {
             }
         }
         (State::Running | State::Queued, _) => {
-            screen.gap().styled(Look::Faint, format!("  live: {command} runs follow {id}    to stop it: {command} runs cancel {id}"));
+            screen
+                .gap()
+                .styled(Look::Faint, format!("  live: {command} runs follow {id}    to stop it: {command} runs cancel {id}"));
         }
         _ => {}
     }

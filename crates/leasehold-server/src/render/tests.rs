@@ -1,8 +1,7 @@
+//! What people read about a run, whatever it contains.
+
 use super::*;
-use leasehold::{
-    clock::ManualClock,
-    run::*,
-};
+use leasehold::{clock::ManualClock, run::*};
 use serde_json::json;
 
 fn at(second: i64) -> Timestamp {
@@ -141,6 +140,7 @@ fn waiting_run(arguments: Value, preview: Option<&str>) -> (Snapshot, Vec<Entry>
         digest: Some("d1".into()),
         deadline: None,
         on_expiry: OnExpiry::Continue,
+        edited_by: Vec::new(),
         calls: vec![open_call(Effect::NonIdempotentWrite)],
     });
     (row, entries(vec![(0, born("Note it")), (1, reply(arguments.clone())), (2, suspended(arguments, preview))]))
@@ -254,7 +254,8 @@ fn a_waiting_run_shows_the_card_and_how_to_decide() {
 fn no_argument_preview_or_task_can_draw_a_prompt() {
     let evil = "x\u{1b}[2J\u{1b}]0;t\u{7}\rApproved. y/n?\u{8}\u{202e}\u{200b}";
     let several = format!("a\n    leasehold approve {evil}\nc");
-    let (row, mut entries) = waiting_run(json!({ "text": several, "other": evil, "nested": { "k\n": [evil] } }), Some(&several));
+    let (row, mut entries) =
+        waiting_run(json!({ "text": several, "other": evil, "nested": { "k\n": [evil] } }), Some(&several));
     entries[0].body = born(evil);
     let text = shown(&row, &entries, 10);
     assert!(!text.chars().any(|c| c != '\n' && c.is_control()), "{text:?}");
@@ -308,9 +309,32 @@ fn the_wire_object_has_the_keys_of_the_contract() {
     let run = serde_json::to_value(crate::wire::Run::new(&row, &entries, &*clock, at(10))).unwrap();
     let keys: Vec<&str> = run.as_object().unwrap().keys().map(String::as_str).collect();
     let mut expected = vec![
-        "id", "agent", "state", "reason", "mode", "recovery", "owner", "initiator", "holder", "epoch", "lease_expires_at",
-        "cancel_requested", "fence", "waiting", "decisions", "output", "truncated", "rounds", "usage", "cost", "requeues",
-        "error", "created_at", "started_at", "finished_at", "metadata",
+        "id",
+        "agent",
+        "state",
+        "reason",
+        "mode",
+        "recovery",
+        "owner",
+        "initiator",
+        "holder",
+        "epoch",
+        "lease_expires_at",
+        "cancel_requested",
+        "fence",
+        "waiting",
+        "decisions",
+        "output",
+        "truncated",
+        "rounds",
+        "usage",
+        "cost",
+        "requeues",
+        "error",
+        "created_at",
+        "started_at",
+        "finished_at",
+        "metadata",
     ];
     expected.sort_unstable();
     let mut sorted = keys;

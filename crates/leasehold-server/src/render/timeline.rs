@@ -31,9 +31,12 @@ pub(crate) fn words(entry: &Entry) -> String {
         EntryBody::Enqueued(born) => format!("queued by {}{}", born.by.id, task(born)),
         EntryBody::SegmentOpened(_) => format!("claimed by {holder} (epoch {})", entry.epoch),
         EntryBody::ModelReply(reply) => reply_words(reply),
-        EntryBody::WriteStamped(b) => format!("stamped {} {}, key {}", b.tool, b.call_id, b.idempotency_key),
+        EntryBody::WriteStamped(b) => {
+            format!("stamped {} {} by {holder} (epoch {}), key {}", b.tool, b.call_id, entry.epoch, b.idempotency_key)
+        }
         EntryBody::WriteRestamped(b) => {
-            format!("stamped {} {} again, attempt {}, the same key", b.tool, b.call_id, b.attempt)
+            let by = format!("by {holder} (epoch {})", entry.epoch);
+            format!("stamped {} {} again {by}, attempt {}, the same key", b.tool, b.call_id, b.attempt)
         }
         EntryBody::WriteNotStarted(b) => {
             let late = if b.late { ", said late" } else { "" };
@@ -44,7 +47,13 @@ pub(crate) fn words(entry: &Entry) -> String {
             let calls: Vec<String> = b.card.calls.iter().map(|call| format!("{} {}", call.tool.name, call.id)).collect();
             format!("waits for a person: {}", calls.join(", "))
         }
-        EntryBody::Approval(approval) => approval_words(approval),
+        EntryBody::Approval(approval) => {
+            let goes_on = match (&approval.lease_id, &entry.holder) {
+                (Some(_), Some(holder)) => format!("; {holder} goes on (epoch {})", entry.epoch),
+                _ => String::new(),
+            };
+            format!("{}{goes_on}", approval_words(approval))
+        }
         EntryBody::Input(b) => format!("{} filled in values for {}", b.by.id, b.call_id),
         EntryBody::Question(b) => format!("{} asks{}", b.call_id, said(&b.prompt)),
         EntryBody::Answered(b) => format!("{} answered {}", b.by.id, b.call_id),

@@ -1,6 +1,6 @@
 //! The first line about a run: where it stands, in one sentence that needs no other knowledge.
 
-use super::{Subject, count};
+use super::{Subject, many};
 use crate::terminal::Look;
 use leasehold::run::{EntryBody, Outcome, Reason, State, WaitKind};
 
@@ -35,7 +35,8 @@ pub(crate) fn sentence(subject: &Subject<'_>) -> (Look, String) {
 
 fn queued(subject: &Subject<'_>) -> String {
     let row = subject.row;
-    let due = if row.due_at > subject.now { format!(", not before {}", super::when(row.due_at, subject.now)) } else { String::new() };
+    let due =
+        if row.due_at > subject.now { format!(", not before {}", super::when(row.due_at, subject.now)) } else { String::new() };
     let fence = match &row.fence {
         Some(fence) if fence.verifiable => format!("; before anything else {} is asked whether it happened", fence.tool),
         Some(fence) => format!("; before anything else {} is repeated with the same key", fence.tool),
@@ -59,7 +60,13 @@ fn waiting(subject: &Subject<'_>) -> String {
     }
     match undecided.as_slice() {
         [one] => format!("Waits for a person: {one} runs only if somebody approves it."),
-        many => format!("Waits for a person: {} run only if somebody approves them: {}.", count(many.len(), "call"), many.join(", ")),
+        several => {
+            format!(
+                "Waits for a person: {} run only if somebody approves them: {}.",
+                many(several.len(), "call"),
+                several.join(", ")
+            )
+        }
     }
 }
 
@@ -95,7 +102,7 @@ fn unknown_writes(subject: &Subject<'_>) -> String {
     match unknown.as_slice() {
         [] => String::new(),
         [one] => format!("; {one} may have happened, nobody knows: do not repeat it blindly"),
-        many => format!("; these may have happened, nobody knows: {}", many.join(", ")),
+        several => format!("; these may have happened, nobody knows: {}", several.join(", ")),
     }
 }
 
@@ -103,14 +110,14 @@ fn completed(subject: &Subject<'_>) -> String {
     let row = subject.row;
     let writes = match writes_done(subject) {
         0 => "nothing was written".to_owned(),
-        n => format!("{} done", count(n, "write")),
+        n => format!("{} done", many(n, "write")),
     };
-    let rounds = count(usize::try_from(row.rounds).unwrap_or(usize::MAX), "model reply").replace("replys", "replies");
+    let rounds = many(row.rounds, "model reply");
     let truncated = crate::wire::settled(row, subject.entries).is_some_and(|end| end.truncated);
     let cap = if truncated { "; its cap on rounds ended it" } else { "" };
     let twice = match row.duplicates {
         0 => String::new(),
-        n => format!("; {} landed twice", count(usize::try_from(n).unwrap_or(usize::MAX), "effect")),
+        n => format!("; {} landed twice", many(n, "effect")),
     };
     format!("Completed: {rounds}, {writes}{cap}{twice}{}.", unknown_writes(subject))
 }
@@ -145,13 +152,17 @@ fn dead(subject: &Subject<'_>) -> (Look, String) {
             let tool = row.fence.as_ref().map_or("a write", |fence| fence.tool.as_str());
             let attempts = row.fence.as_ref().map_or(1, |fence| fence.attempt);
             let often = if attempts > 1 { format!("in one of {attempts} attempts") } else { "once".to_owned() };
-            format!("In doubt: {tool} may have happened {often}; nobody knows. Nothing repeats it until a person says what is true.")
+            format!(
+                "In doubt: {tool} may have happened {often}; nobody knows. Nothing repeats it until a person says what is true."
+            )
         }
         Some(Reason::RetriesExhausted) => {
-            let requeues = count(usize::try_from(row.requeues).unwrap_or(usize::MAX), "requeue");
+            let requeues = many(row.requeues, "requeue");
             with_detail(&format!("Dead: given up after {requeues}"), &detail(subject), "")
         }
-        Some(Reason::Abandoned) => with_detail("Dead: its process ended and nobody waits for it any more", &detail(subject), ""),
+        Some(Reason::Abandoned) => {
+            with_detail("Dead: its process ended and nobody waits for it any more", &detail(subject), "")
+        }
         Some(Reason::Unreadable) => with_detail("Dead: its record cannot be read", &detail(subject), ""),
         Some(Reason::DecisionExpired) => "Dead: nobody decided in time.".into(),
         Some(Reason::Restored) => "Dead: it was under way when the store was restored from a backup.".into(),

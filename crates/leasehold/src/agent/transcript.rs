@@ -54,6 +54,7 @@ fn result(call: &StoryCall) -> (String, bool) {
     };
     let mut said = excerpt(&text, limits::RESULT_SHOWN_BYTES_MAX);
     match known.outcome {
+        Outcome::Done | Outcome::Refused if known.is_error => said = format!("Error: {said}"),
         Outcome::Done if known.via == Via::Resolution => said = format!("A person states that this call happened. {said}"),
         Outcome::Done if known.via == Via::Verify => said = format!("The call happened, as was found by asking. {said}"),
         Outcome::NotApplied => said = format!("This call did not happen: {said}"),

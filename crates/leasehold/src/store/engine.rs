@@ -7,7 +7,7 @@ use crate::{
     limits,
     run::{
         Delta, Entry, Event, Grant, Late, LateAnswer, LeaseChange, NewRun, Now, Policy, Rejection, Right, RunId, Snapshot,
-        WriteId, apply, birth,
+        State, WriteId, apply, birth,
     },
 };
 use backon::{ExponentialBuilder, Retryable};
@@ -28,6 +28,8 @@ pub struct Committed {
     pub run: RunId,
     /// The number of its next entry.
     pub next: u64,
+    /// It is queued now.
+    pub queued: bool,
 }
 
 /// Why an event was not taken, or not known to be.
@@ -108,9 +110,10 @@ impl Engine {
         self.committed.subscribe()
     }
 
-    fn announce(&self, run: RunId, next: u64) {
+    fn announce(&self, row: &Snapshot) {
+        let hint = Committed { run: row.id, next: row.sequence, queued: row.state == State::Queued };
         // No receiver is the usual case; a hint that nobody hears is no loss.
-        self.committed.send(Committed { run, next }).ok();
+        self.committed.send(hint).ok();
     }
 
     fn lease_op(&self, lease: LeaseChange) -> LeaseOp {
@@ -153,7 +156,6 @@ impl Engine {
         key: Option<RequestKey>,
         write_id: WriteId,
     ) -> Result<(Inserted, Done), Unavailable> {
-        let id = new.id;
         let delta = birth(new, grant, &self.now());
         let entries = self.entries(0, None, &delta, write_id, true);
         let insert =
@@ -163,7 +165,7 @@ impl Engine {
         if let (Inserted::Applied(Some(end)), Some(lease)) = (&inserted, row.lease.as_mut()) {
             lease.expires_at = end.clone();
         }
-        self.announce(id, row.sequence);
+        self.announce(&row);
         Ok((inserted, Done { row, entries }))
     }
 
@@ -207,7 +209,7 @@ impl Engine {
                 if let (Some(end), Some(lease)) = (end, next.lease.as_mut()) {
                     lease.expires_at = end;
                 }
-                self.announce(next.id, next.sequence);
+                self.announce(&next);
                 Ok(Done { row: next, entries })
             }
             Answer::Fenced => Err(CommitError::Fenced),
@@ -246,7 +248,7 @@ impl Engine {
                 let entries = self.journal(id, sent_at).await.map_err(CommitError::from)?;
                 let own: Vec<Entry> = entries.into_iter().filter(|e| e.write_id == write_id).collect();
                 if !own.is_empty() {
-                    self.announce(id, row.sequence);
+                    self.announce(&row);
                     return Ok(Done { row, entries: own });
                 }
             }

@@ -4,10 +4,11 @@ use crate::{
     client::{OrderError, Runtime},
     limits,
     run::{RunId, Snapshot},
+    store::engine::Committed,
     worker::SegmentError,
 };
 use std::{collections::HashMap, sync::Arc, time::Duration};
-use tokio::task::JoinSet;
+use tokio::{sync::broadcast, task::JoinSet};
 
 /// How a pool works.
 #[derive(Clone, Debug)]
@@ -46,6 +47,15 @@ impl Places {
     }
 }
 
+/// Ends when this process has queued a run, or may have: a receiver that lags looks all the same.
+async fn queued(hints: &mut broadcast::Receiver<Committed>) {
+    while let Ok(hint) = hints.recv().await {
+        if hint.queued {
+            return;
+        }
+    }
+}
+
 /// Looks for due runs this often where no hint came.
 const POLL: Duration = Duration::from_millis(500);
 
@@ -81,8 +91,7 @@ impl Runtime {
                         tracing::warn!("the sweep did not reach the store: {error}");
                     }
                 }
-                // A hint may have been for a run that is queued now; a lagging receiver looks all the same.
-                _ = hints.recv() => {}
+                () = queued(&mut hints) => {}
                 () = self.stopping().cancelled(), if !stopping => {
                     let waited = tokio::time::timeout(config.grace, async { while running.join_next().await.is_some() {} }).await;
                     if waited.is_err() {

@@ -1,6 +1,11 @@
 //! Every row by every event: a transition that the table allows, or a named rejection.
 
-use crate::{events::events, given::*, rows::rows, rules};
+use crate::{
+    events::events,
+    given::*,
+    rows::{EPOCH, OWN, rows},
+    rules,
+};
 use leasehold::run::*;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,7 +32,13 @@ fn visit(seen: &mut Seen, shape: &str, row: &Snapshot) {
         let kind = event.kind();
         let told = || format!("{event:?}\nsent to ({shape}) {row:?}");
         seen.pairs += 1;
-        let result = match apply(row, event.clone(), &now()) {
+        let applied = apply(row, event.clone(), &now());
+        if let Event::Holder(claimed, _) = &event
+            && (!row.state.is_held() || *claimed != right(EPOCH, OWN))
+        {
+            assert_eq!(applied, Err(Rejection::Fenced), "acted without the right: {}", told());
+        }
+        let result = match applied {
             Ok(delta) => {
                 if let Some(wrong) = rules::wrong(row, kind, &delta) {
                     panic!("{wrong}: {}\ngave {delta:?}", told());

@@ -3,7 +3,7 @@
 
 pub(crate) mod calls;
 mod card;
-mod write;
+pub(crate) mod write;
 
 use super::{
     arguments::nested_deeper,
@@ -15,7 +15,8 @@ use super::{
 use crate::{
     limits,
     run::{
-        Act, CallId, MODEL_CALL_FAILED, Outcome, Reason, Recorded, ReplyCall, RunId, SegmentKind, StampCall, Story, Via, body,
+        Act, CallId, MODEL_CALL_FAILED, Outcome, Reason, Recorded, Rejection, ReplyCall, RunId, SegmentKind, StampCall, Story,
+        Via, body,
     },
     worker::{Point, Probe, Segment, SegmentError},
 };
@@ -45,6 +46,9 @@ pub(crate) struct Executor {
     /// Set when the process shuts down: the segment yields at its next step.
     pub(crate) stop: CancellationToken,
 }
+
+/// Steps that the core may refuse one after the other because the run moved under them; more is a defect.
+const REFUSED_IN_A_ROW_MAX: u32 = 8;
 
 /// How the model step ended.
 enum Asked {
@@ -80,19 +84,28 @@ impl Executor {
     /// # Errors
     /// Lost, or a defect. What is journaled is true in every case.
     pub(crate) async fn drive(&self, segment: &mut Segment) -> Result<(), SegmentError> {
+        let mut refused_in_a_row = 0;
         loop {
+            let before = segment.row().sequence;
             let step = self.step(segment).await;
+            if !matches!(step, Err(SegmentError::Rejected(_))) {
+                refused_in_a_row = 0;
+            }
             match step {
                 Ok(()) if !segment.is_open() => return Ok(()),
                 // A person or the clock was faster: what is there now decides the next step.
                 Ok(()) | Err(SegmentError::NotEntered(_)) => {}
+                Err(SegmentError::Rejected(Rejection::EvidenceSaysDone(id))) => {
+                    segment.record(vec![Recorded::Evidence(id)]).await?;
+                }
                 Err(SegmentError::Rejected(rejection)) => {
-                    let before = segment.row().sequence;
+                    refused_in_a_row += 1;
                     segment.refresh().await?;
                     if !segment.is_open() {
                         return Ok(());
                     }
-                    if segment.row().sequence == before && !segment.is_cancelled() {
+                    let moved = segment.row().sequence != before || segment.is_cancelled();
+                    if !moved || refused_in_a_row > REFUSED_IN_A_ROW_MAX {
                         // Nothing moved, and the core refuses: the same step would be refused again.
                         return Err(SegmentError::Rejected(rejection));
                     }

@@ -125,10 +125,12 @@ impl Executor {
         };
         let fence = segment.row().fence.clone();
         let repeat = fence.as_ref().is_some_and(|f| f.repeat);
+        // Late evidence that an earlier attempt is done is what the core records then.
+        let has_evidence = segment.row().fenced_call().is_some_and(|c| c.evidence.is_some());
         let idempotent = fence.as_ref().is_some_and(|f| f.effect == Effect::IdempotentWrite);
         let known = match answer {
             WriteAnswer::Done { result, is_error } => outcome(&call.asked, Outcome::Done, Via::Tool, result, is_error),
-            WriteAnswer::NotApplied { why } if !repeat => {
+            WriteAnswer::NotApplied { why } if !repeat || has_evidence => {
                 outcome(&call.asked, Outcome::NotApplied, Via::Tool, Value::String(why), true)
             }
             WriteAnswer::NotStarted { why } => {
@@ -256,7 +258,8 @@ async fn call(tool: Arc<dyn WriteTool>, permit: WritePermit, arguments: Argument
     }
 }
 
-async fn verify(tool: Arc<dyn WriteTool>, query: VerifyQuery, arguments: Arguments) -> Verified {
+/// Asks, bounded in time; a verify that breaks says nothing.
+pub(crate) async fn verify(tool: Arc<dyn WriteTool>, query: VerifyQuery, arguments: Arguments) -> Verified {
     let timeout = tool.spec().timeout;
     let task = tokio::spawn(async move {
         match tool.verify() {

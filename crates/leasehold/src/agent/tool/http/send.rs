@@ -4,6 +4,7 @@ use super::{
     super::Arguments,
     BodyKind,
     answer::Body,
+    last_check::{ClosedMeanwhile, LastCheck, is_closed_meanwhile},
     template::{UrlTemplate, scalar},
 };
 use reqwest::{
@@ -47,6 +48,8 @@ pub(super) struct Reply {
 pub(super) enum Failure {
     /// There never was a connection, so no byte of the request left.
     NoConnection(String),
+    /// The right to write ended while the connection was made; no byte left either.
+    NotHeld(String),
     /// It ended some other way, and the request may have arrived.
     Broken(String),
     /// Nothing within the timeout.
@@ -54,12 +57,10 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    pub(super) fn nothing_was_sent(&self) -> bool {
-        matches!(self, Self::NoConnection(_))
-    }
     pub(super) fn why(&self) -> String {
         match self {
             Self::NoConnection(why) => format!("no connection, nothing was sent: {why}"),
+            Self::NotHeld(why) => why.clone(),
             Self::Broken(why) => format!("the connection ended without a usable answer: {why}"),
             Self::TimedOut(after) => format!("no whole answer within {after:?}"),
         }
@@ -90,6 +91,7 @@ impl Caller {
             .no_deflate()
             .no_zstd()
             .dns_resolver(NoLinkLocal)
+            .connector_layer(LastCheck)
             .user_agent(concat!("leasehold/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT_TIMEOUT_MAX.min(timeout.mul_f64(0.75)))
             .build()
@@ -142,7 +144,13 @@ impl Caller {
     async fn exchange(&self, request: Request) -> Result<Reply, Failure> {
         let mut response = self.client.execute(request).await.map_err(|e| {
             // `is_connect` is name resolution, TCP and TLS; a reset after that is an error of the request.
-            if e.is_connect() { Failure::NoConnection(in_words(e)) } else { Failure::Broken(in_words(e)) }
+            if is_closed_meanwhile(&e) {
+                Failure::NotHeld(ClosedMeanwhile.to_string())
+            } else if e.is_connect() {
+                Failure::NoConnection(in_words(e))
+            } else {
+                Failure::Broken(in_words(e))
+            }
         })?;
         let status = response.status();
         let is_json = is_json(&response);

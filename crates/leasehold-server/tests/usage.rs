@@ -1,0 +1,201 @@
+//! How the command is asked, and how it ends.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
+mod support;
+
+use serde_json::json;
+use support::{Sandbox, command, kinds, said, text};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_use_ends_with_two() {
+    let dir = tempfile::tempdir().unwrap();
+    for arguments in [
+        &["nonsense"][..],
+        &["run"],
+        &["run", "--max-rounds", "0", "x"],
+        &["run", "--key", "k", "x"],
+        &["run", "--agent", "nobody", "x"],
+        &["--config", "absent.toml", "config"],
+        &["--server", "http://127.0.0.1:1", "inbox"],
+        &["runs", "show", "zz"],
+        &["approve", "0123abcd"],
+        &["resolve", "0123abcd", "--call", "t1c0"],
+        &["resolve", "0123abcd", "--call", "t1c0", "--abandon", "--not-landed"],
+        &["demo"],
+    ] {
+        let said = said(command(dir.path(), arguments)).await;
+        assert_eq!(said.exit, Some(2), "{arguments:?}: {said:?}");
+        assert_eq!(said.out, "", "{arguments:?}: data only on standard output");
+        assert!(!said.err.is_empty(), "{arguments:?} says why");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn remote_mode_is_refused_clearly_also_from_the_environment() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut asked = command(dir.path(), &["inbox"]);
+    asked.env("LEASEHOLD_URL", "https://leasehold.example");
+    let said = said(asked).await.exits(2);
+    assert!(said.err.contains("remote mode is not in this version"), "{said:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_configuration_is_named_before_anything_starts() {
+    let sandbox = Sandbox::new("").await;
+    sandbox.write("wrong.toml", "[store]\nurl = \"sqlite:other.db\"\n[lease]\nttl = \"1 fortnight\"\n");
+    for place in [&["--config", "wrong.toml", "run", "x"][..], &["run", "x", "--config", "wrong.toml"]] {
+        let said = sandbox.leasehold(place).await.exits(2);
+        assert!(said.err.contains("wrong.toml:4: `1 fortnight` is not a duration"), "{said:?}");
+    }
+    assert!(!sandbox.path("other.db").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_list_names_its_store() {
+    let sandbox = Sandbox::new("").await;
+    for arguments in [&["runs", "list"][..], &["inbox"]] {
+        let said = sandbox.leasehold(arguments).await.exits(0);
+        assert!(said.out.is_empty() && said.err.contains("runs.db"), "{said:?}");
+        let listed = sandbox.leasehold(&[arguments, &["--json"]].concat()).await.exits(0);
+        assert_eq!(listed.json(), json!({ "items": [], "next_cursor": null }));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_configuration_the_scripted_model_says_what_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let said = said(command(dir.path(), &["run", "tidy up"])).await.exits(3);
+    assert!(said.err.contains("plays a fixed script"), "{said:?}");
+    assert!(dir.path().join(".local/share/leasehold/leasehold.db").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_provider_whose_key_is_missing_is_named_before_the_run_exists() {
+    let sandbox = Sandbox::new("").await;
+    let config = std::fs::read_to_string(sandbox.path("leasehold.toml")).unwrap();
+    let provider = "provider = \"openai\"\nmodel = \"m\"\napi_key_env = \"NO_SUCH_KEY\"";
+    sandbox.write("leasehold.toml", &config.replace("provider = \"scripted\"\nscript = \"script.toml\"", provider));
+    let said = sandbox.leasehold(&["run", "x"]).await.exits(2);
+    assert!(said.err.contains("NO_SUCH_KEY is not set"), "{said:?}");
+    assert_eq!(sandbox.leasehold(&["runs", "list", "--json"]).await.json()["items"], json!([]));
+    let agents = sandbox.leasehold(&["agents", "--json"]).await.exits(0).json();
+    assert!(text(&agents, "/items/0/problem").contains("NO_SUCH_KEY"), "{agents}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_configuration_is_shown_without_secrets() {
+    let sandbox =
+        Sandbox::new("headers = { Authorization = { env = \"TOKEN\", prefix = \"Bearer \" }, X-Key = \"plain-secret\" }").await;
+    let mut asked = sandbox.command(&["config"]);
+    asked.env("TOKEN", "env-secret");
+    let shown = said(asked).await.exits(0);
+    assert!(!shown.out.contains("secret"), "{shown:?}");
+    assert!(shown.out.contains("leasehold.toml:5") && shown.out.contains("set"), "{shown:?}");
+    let config = sandbox.leasehold(&["config", "--json"]).await.exits(0).json();
+    assert_eq!(config["lease"]["ttl"]["value"], "1s");
+    assert!(!config.to_string().contains("secret"), "{config}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tools_say_why_they_may_or_may_not_run() {
+    let sandbox = Sandbox::new("headers = { Authorization = { env = \"TOKEN\" } }").await;
+    let said = sandbox.leasehold(&["tools", "--why"]).await.exits(0);
+    assert!(said.out.contains("cannot run here") && said.out.contains("TOKEN"), "{said:?}");
+    let sandbox = Sandbox::new("").await;
+    let said = sandbox.leasehold(&["tools", "--why"]).await.exits(0);
+    assert!(said.out.contains("waits for a person each time") && said.out.contains("offered to clerk"), "{said:?}");
+    let tools = sandbox.leasehold(&["tools", "--json"]).await.exits(0).json();
+    assert_eq!(tools["items"][0]["effect"], "non_idempotent_write");
+    assert_eq!(tools["items"][0]["approval"], "required");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn init_writes_once() {
+    let dir = tempfile::tempdir().unwrap();
+    said(command(dir.path(), &["init"])).await.exits(0);
+    let agents = said(command(dir.path(), &["agents", "--json"])).await.exits(0).json();
+    assert_eq!(agents["items"][0]["name"], "clerk");
+    said(command(dir.path(), &["init"])).await.exits(1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_that_goes_away_is_no_failure() {
+    let sandbox = Sandbox::new("").await;
+    let (id, _) = sandbox.suspended().await;
+    for arguments in [&["runs", "show", &id][..], &["config"], &["tools", "--why"]] {
+        let mut asked = sandbox.command(arguments);
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        asked.stdout(writer);
+        let said = said(asked).await;
+        assert_eq!((said.exit, said.err.contains("panicked")), (Some(0), false), "{arguments:?}: {said:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queued_run_says_that_no_worker_is_there_and_a_worker_takes_it() {
+    let sandbox = Sandbox::new("approval = \"none\"").await;
+    let said = sandbox.leasehold(&["run", "--queue", "--key", "k1", "note hello"]).await.exits(0);
+    assert!(said.err.contains("no worker is running"), "{said:?}");
+    let id = said.out.trim().to_owned();
+    let again = sandbox.leasehold(&["run", "--queue", "--key", "k1", "note hello"]).await.exits(0);
+    assert_eq!(again.out.trim(), id, "the same key is the same run");
+    sandbox.leasehold(&["run", "--queue", "--key", "k1", "something else"]).await.exits(1);
+    sandbox.leasehold(&["worker", "--once"]).await.exits(0);
+    let run = sandbox.show(&id).await;
+    assert_eq!((text(&run, "/state"), text(&run, "/output")), ("completed".into(), "It is done.".into()));
+    assert_eq!(sandbox.far.arrived().len(), 1);
+    let events = sandbox.events(&id).await;
+    let stamped = events.iter().find(|event| event["kind"] == "write_stamped").unwrap();
+    assert!(text(stamped, "/holder").starts_with("worker:"), "{stamped}");
+    assert_eq!(kinds(&events).last().unwrap(), "settled");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_is_data_and_everything_else_is_not() {
+    let sandbox = Sandbox::with_script("", "[[reply]]\ntext = \"first\\nsecond\"\n").await;
+    let said = sandbox.leasehold(&["run", "say it"]).await.exits(0);
+    assert_eq!(said.out, "first\nsecond\n");
+    assert!(said.err.contains("completed"), "{said:?}");
+    let said = sandbox.leasehold(&["run", "say it", "--json"]).await.exits(0);
+    assert_eq!(said.out.lines().count(), 1);
+    assert_eq!(said.json()["output"], "first\nsecond");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_model_ends_with_one_and_its_reason() {
+    let sandbox = Sandbox::with_script("", "[[reply]]\nerror = \"auth\"\n").await;
+    let said = sandbox.leasehold(&["run", "x", "--json"]).await.exits(1);
+    let run = said.json();
+    assert_eq!((text(&run, "/state"), text(&run, "/reason")), ("failed".into(), "model_auth".into()));
+    assert_eq!(run["error"]["code"], "model_auth");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_page_and_filter() {
+    let sandbox = Sandbox::with_script("", "[[reply]]\ntext = \"hi\"\n").await;
+    for _ in 0..3 {
+        sandbox.leasehold(&["run", "x"]).await.exits(0);
+    }
+    let first = sandbox.leasehold(&["runs", "list", "--limit", "2", "--json"]).await.exits(0).json();
+    assert_eq!(first["items"].as_array().unwrap().len(), 2);
+    let cursor = text(&first, "/next_cursor");
+    let rest = sandbox.leasehold(&["runs", "list", "--cursor", &cursor, "--json"]).await.exits(0).json();
+    assert_eq!((rest["items"].as_array().unwrap().len(), &rest["next_cursor"]), (1, &json!(null)));
+    let none = sandbox.leasehold(&["runs", "list", "--state", "dead", "--json"]).await.exits(0).json();
+    assert_eq!(none["items"], json!([]));
+    let id = text(&first, "/items/0/id");
+    let by_end = sandbox.leasehold(&["runs", "show", &id[id.len() - 6..], "--json"]).await.exits(0).json();
+    assert_eq!(text(&by_end, "/id"), id);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unrecorded_run_reads_and_answers_and_writes_nothing() {
+    let sandbox = Sandbox::new("approval = \"none\"").await;
+    let said = sandbox.leasehold(&["run", "--unrecorded", "note hello"]).await.exits(0);
+    assert_eq!(said.out, "It is done.\n");
+    assert!(said.err.contains("write_without_durable_execution"), "{said:?}");
+    assert_eq!(sandbox.far.arrived().len(), 0);
+    assert!(!sandbox.path("runs.db").exists());
+}
