@@ -71,6 +71,14 @@ impl Home {
 
     /// Agent `a`, a script, and the ledger at the far side; leases of 2 s, so that a dead process is found soon.
     pub fn ledger(&self, far: &FarSide, ledger: Ledger<'_>, script: &str) {
+        self.ledger_with(far, ledger, script, "");
+    }
+
+    /// The same with more keys of the tool.
+    ///
+    /// # Panics
+    /// The files cannot be written.
+    pub fn ledger_with(&self, far: &FarSide, ledger: Ledger<'_>, script: &str, keys: &str) {
         self.write("script.toml", script);
         self.write(
             "leasehold.toml",
@@ -99,6 +107,7 @@ method = "POST"
 url = "{}"
 parameters = {{ type = "object", properties = {{ text = {{ type = "string" }} }}, required = ["text"] }}
 timeout = "{}"
+{keys}
 "#,
                 ledger.effect,
                 ledger.approval,

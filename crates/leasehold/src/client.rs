@@ -6,10 +6,10 @@
 use crate::{
     agent::{
         arguments::nested_deeper,
-        executor::{Executor, Live, stored},
+        executor::{Executor, Live, stored, write::verify},
         gate::Gate,
         registry::{AgentSpec, Registry},
-        tool::Tool,
+        tool::{Tool, Verified, VerifyQuery},
         unrecorded::Unrecorded,
     },
     clock::{BootClock, WallClock},
@@ -180,6 +180,9 @@ pub enum OrderError {
     /// No answer: it may have been applied. The same order again gets the same answer.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
+    /// The tool itself says that the write landed: "not landed" is refused. Its answer.
+    #[error("the far side was asked and says that the write landed: {0}")]
+    VerifiedLanded(Value),
     /// The row does not decode.
     #[error("{0}")]
     Unreadable(String),
@@ -674,17 +677,36 @@ impl Runtime {
             (None, Some(fence)) => fence.epoch,
             (None, None) => return self.resolved_before(id, row, &said).await,
         };
-        if standing.is_none() {
+        let Some(fence) = standing.filter(|f| f.call_id == said.call_id && f.epoch == fence_epoch) else {
             return self.resolved_before(id, row, &said).await;
-        }
-        let order = Order::Resolve {
-            call_id: said.call_id,
-            fence_epoch,
-            outcome: said.outcome,
-            result: said.result.map(stored),
-            note: said.note,
         };
+        let mut note = said.note;
+        // Not before it can be sure; the core refuses the resolution then anyway.
+        if said.outcome == ResolutionKind::NotLanded && fence.verifiable && fence.in_flight_until <= self.engine.now().wall {
+            let asked = self.ask(&row, fence).await?;
+            note = match asked {
+                Some(Verified::Landed(result)) => return Err(OrderError::VerifiedLanded(result)),
+                Some(Verified::Absent) => Some(noted(note, "asked before, and it was absent")),
+                Some(Verified::Unknown(why)) => Some(noted(note, &format!("asked before, without a usable answer: {why}"))),
+                None => note,
+            };
+        }
+        let order =
+            Order::Resolve { call_id: said.call_id, fence_epoch, outcome: said.outcome, result: said.result.map(stored), note };
         self.order(id, said.by, order).await
+    }
+
+    /// Asks a verifiable tool about the write in doubt, where this process has it.
+    async fn ask(&self, row: &Snapshot, fence: &crate::run::Fence) -> Result<Option<Verified>, OrderError> {
+        let Some(Tool::Write(write, _)) = self.registry.tool(&fence.tool) else { return Ok(None) };
+        if write.verify().is_none() {
+            return Ok(None);
+        }
+        let story = Story::of(&self.engine.journal(row.id, 0).await?);
+        let arguments = story.calls.get(&fence.call_id).map(|c| c.arguments()).unwrap_or_default();
+        let query =
+            VerifyQuery { idempotency_key: fence.idempotency_key.clone(), run: row.id.to_string(), fencing_token: row.epoch };
+        Ok(Some(verify(Arc::clone(write), query, arguments).await))
     }
 
     /// A resolution where nothing is in doubt: the same answer where it was taken, stale where it was not.
@@ -840,6 +862,10 @@ fn expand(row: &Snapshot, decision: &Decision) -> Vec<DecideCall> {
         }
     }
     calls
+}
+
+fn noted(note: Option<String>, more: &str) -> String {
+    note.map_or_else(|| more.to_owned(), |note| format!("{note} ({more})"))
 }
 
 fn check_request(request: &Request) -> Result<(), StartError> {
