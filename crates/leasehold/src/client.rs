@@ -678,6 +678,10 @@ impl Runtime {
             (None, None) => return self.resolved_before(id, row, &said).await,
         };
         let Some(fence) = standing.filter(|f| f.call_id == said.call_id && f.epoch == fence_epoch) else {
+            if standing.is_some() {
+                // Another doubt stands: an answer to this one must not look like an answer to that.
+                return Err(Rejection::StaleDoubt.into());
+            }
             return self.resolved_before(id, row, &said).await;
         };
         let mut note = said.note;
