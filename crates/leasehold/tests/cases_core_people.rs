@@ -1,4 +1,5 @@
 //! People: what they decide is bound to what they saw, taken once, and stands; what they say about a doubt is bound to that doubt.
+#![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
 
 use leasehold::{
     Decision, InboxKind, OrderError, Resolution, StartRun,

@@ -1,4 +1,5 @@
 //! Recovery: a run goes on from its journal, and what was done or decided is neither done nor decided again.
+#![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
 
 use leasehold::{
     StartRun,

@@ -1,4 +1,5 @@
 //! Segments and their fences: what a store that fails, a person who leaves and a lease that ends do to a write.
+#![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
 
 use async_trait::async_trait;
 use leasehold::{
@@ -114,7 +115,7 @@ async fn the_stamp_is_on_the_row_while_the_tool_runs_and_goes_in_the_transaction
         let fence = look.seen.lock().expect("not poisoned").clone().expect("stamped while it runs");
         assert_eq!(fence.idempotency_key, id.idempotency_key(&CallId::of(1, 0)));
         assert_eq!(fence.idempotency_key, recorder.entries()[0].key);
-        let writes = writes.lock().expect("not poisoned");
+        let writes = writes.lock().expect("not poisoned").clone();
         let stamp = writes.iter().find(|w| kinds(w).contains(&"write_stamped")).expect("stamped");
         assert_eq!(kinds(stamp), ["model_reply", "write_stamped"], "the stamp goes with what led to it");
         assert!(stamp.next.fence.is_some());
@@ -135,7 +136,7 @@ async fn a_store_that_fails_at_the_stamp_for_a_moment_costs_nothing() {
             let id = world.run("append").await;
             assert_eq!(world.row(id).await.state, State::Completed);
             assert_eq!(recorder.count("ledger.append"), 1);
-            let writes = writes.lock().expect("not poisoned");
+            let writes = writes.lock().expect("not poisoned").clone();
             let ids: Vec<WriteId> = writes.iter().filter(|w| kinds(w).contains(&"write_stamped")).map(|w| w.write_id).collect();
             assert!(ids.len() == 3 && ids.iter().all(|id| *id == ids[0]), "repeated by its id: {ids:?}");
             let stamped = world.kinds(id).await.into_iter().filter(|k| *k == "write_stamped").count();
@@ -180,7 +181,7 @@ async fn a_store_that_fails_at_the_outcome_for_a_moment_costs_nothing() {
             faulty.faults.arm(Fault::on(Op::Write, how).on_entry("tool_outcome").times(3));
             let id = world.run("append").await;
             assert_eq!((world.row(id).await.state, recorder.count("ledger.append")), (State::Completed, 1));
-            let writes = writes.lock().expect("not poisoned");
+            let writes = writes.lock().expect("not poisoned").clone();
             let ids: Vec<WriteId> = writes.iter().filter(|w| kinds(w).contains(&"tool_outcome")).map(|w| w.write_id).collect();
             assert!(ids.len() == 4 && ids.iter().all(|id| *id == ids[0]), "repeated by its id: {ids:?}");
             let outcomes = world.kinds(id).await.into_iter().filter(|k| *k == "tool_outcome").count();

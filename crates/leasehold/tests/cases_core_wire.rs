@@ -1,4 +1,5 @@
 //! A run on real wires: an HTTP write whose answer says nothing, a provider that names calls as it likes, and many runs on one file.
+#![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
 
 use leasehold::{
     Runtime, RuntimeConfig, StartRun,
