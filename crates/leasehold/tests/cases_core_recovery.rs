@@ -4,19 +4,25 @@
 use leasehold::{
     StartRun,
     agent::{
-        registry::Price,
-        tool::{Approval, ReadAnswer, WriteAnswer, WriteEffect},
+        registry::{AgentSpec, Price},
+        tool::{Approval, Arguments, ReadAnswer, WriteAnswer, WriteEffect, WritePermit},
     },
     client::InboxKind,
     run::{CallId, Outcome, RunId, State, Usage},
     store::{Filter, sqlite::SqliteStore},
-    worker::Point,
+    worker::{Point, pool::PoolConfig},
 };
 use leasehold_testkit::{
     park::{Park, Place},
-    world::{RecordedRead, RecordedWrite, Recorder, World, WorldBuilder},
+    world::{Inside, RecordedRead, RecordedWrite, Recorder, World, WorldBuilder},
 };
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 const APPEND: &str = "[[reply]]\ncalls = [{ tool = \"ledger.append\", arguments = { text = \"one\" } }]\n";
 const DONE: &str = "[[reply]]\ntext = \"done\"\n";
@@ -208,7 +214,7 @@ async fn over_a_hundred_rounds_what_is_stored_grows_with_what_is_new() {
         let recorder = Recorder::default();
         let world = World::builder(&script)
             .tool(RecordedRead::new("notes.read", &recorder).answer(ReadAnswer::ok(result.as_str())).tool())
-            .agent(|agent| leasehold::agent::registry::AgentSpec { max_rounds: 200, ..agent })
+            .agent(|agent| AgentSpec { max_rounds: 200, ..agent })
             .on(&place.store, &place.clock)
             .build();
         let mut commits = world.runtime.engine().subscribe();
@@ -245,8 +251,11 @@ async fn rounds_tokens_and_cost_are_those_of_the_whole_run_over_two_suspends_and
         for place in Place::each() {
             let recorder = Recorder::default();
             let build = || {
-                world(&place, &script, &recorder, Approval::Required)
-                    .agent(move |agent| leasehold::agent::registry::AgentSpec { price: Some(price), max_rounds: cap, ..agent })
+                world(&place, &script, &recorder, Approval::Required).agent(move |agent| AgentSpec {
+                    price: Some(price),
+                    max_rounds: cap,
+                    ..agent
+                })
             };
             let first = build().build();
             let id = first.run("task").await;
@@ -283,9 +292,8 @@ async fn after_the_last_round_there_is_one_closing_answer_without_tools() {
     let place = Place::memory();
     for closing_asks_for_calls in [true, false] {
         let script = if closing_asks_for_calls { script.clone() } else { format!("{APPEND}{DONE}") };
-        let world = world(&place, &script, &recorder, Approval::None)
-            .agent(|agent| leasehold::agent::registry::AgentSpec { max_rounds: 1, ..agent })
-            .build();
+        let world =
+            world(&place, &script, &recorder, Approval::None).agent(|agent| AgentSpec { max_rounds: 1, ..agent }).build();
         let id = world.run("task").await;
         let story = world.story(id).await;
         assert_eq!((world.row(id).await.state, story.truncated), (State::Completed, true));
@@ -368,5 +376,53 @@ async fn a_run_whose_process_dies_with_its_caller_is_abandoned_and_listed() {
         assert_eq!(other.runtime.list(&Filter::default(), None, 10).await.expect("listed").len(), 1);
         other.runtime.redrive(id, World::person(), None).await.expect("redriven");
         assert_eq!(other.claim(id).await.expect("held").state, State::Completed);
+    }
+}
+
+/// Counts who is inside at once.
+#[derive(Default)]
+struct Crowd {
+    inside: AtomicUsize,
+    most: AtomicUsize,
+}
+
+#[async_trait::async_trait]
+impl Inside for Crowd {
+    async fn inside(&self, _: &WritePermit, _: &Arguments) -> Option<WriteAnswer> {
+        self.most.fetch_max(self.inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        for _ in 0..200 {
+            tokio::task::yield_now().await;
+        }
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+        None
+    }
+}
+
+#[tokio::test]
+async fn a_pool_works_the_whole_queue_and_keeps_an_agents_cap_on_segments() {
+    for cap in [1, 3] {
+        for place in Place::each() {
+            let recorder = Recorder::default();
+            let crowd = Arc::new(Crowd::default());
+            let world = World::builder(&format!("{APPEND}{DONE}"))
+                .tool(append(&recorder).inside(crowd.clone()).tool(Approval::None))
+                .agent(move |agent| AgentSpec { concurrency: cap, ..agent })
+                .on(&place.store, &place.clock)
+                .build();
+            for _ in 0..6 {
+                enqueue(&world).await;
+            }
+            let config = PoolConfig {
+                concurrency: 4,
+                sweep_interval: Duration::from_secs(3_600),
+                grace: Duration::from_secs(5),
+                drain: true,
+                only: None,
+            };
+            let worked = world.runtime.work(config).await;
+            assert!(worked.executed.iter().all(|(_, ended)| ended.as_ref().is_ok_and(|row| row.state == State::Completed)));
+            assert_eq!((worked.executed.len(), recorder.count("ledger.append")), (6, 6), "{}", place.name);
+            assert!(crowd.most.load(Ordering::SeqCst) <= cap, "{cap}: {:?}", crowd.most);
+        }
     }
 }
