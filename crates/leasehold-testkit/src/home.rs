@@ -299,6 +299,20 @@ impl Running {
         self.child.wait().ok();
     }
 
+    /// Sends it a signal by name: `STOP`, `CONT`, `TERM`.
+    ///
+    /// # Panics
+    /// There is no such signal, or no `kill`.
+    pub fn signal(&self, name: &str) {
+        let sent = Command::new("kill").arg(format!("-{name}")).arg(self.child.id().to_string()).status();
+        assert!(sent.is_ok_and(|status| status.success()) || name == "CONT", "SIG{name} was not sent");
+    }
+
+    /// Waits until it has ended by itself; its exit code.
+    pub fn wait(&mut self) -> Option<i32> {
+        self.child.wait().ok().and_then(|status| status.code())
+    }
+
     /// Its process id.
     pub fn id(&self) -> u32 {
         self.child.id()

@@ -3,6 +3,7 @@
 //! somebody else wrote ([`aimock`]).
 
 pub mod aimock;
+pub mod chaos;
 pub mod conformance;
 pub mod far_side;
 mod faulty;
