@@ -596,6 +596,17 @@ impl Runtime {
         if same {
             return Ok(Decided { row, execution: None, repeated: true, queued_because: None });
         }
+        // Somebody decided about exactly this before: who, and when.
+        let before = entries.iter().find_map(|entry| match &entry.body {
+            crate::run::EntryBody::Approval(approval) if approval.digest == decision.digest && !approval.proposal => {
+                let call = approval.calls.first()?.call_id.clone();
+                Some(Rejection::AlreadyDecided { call, by: approval.by.id.clone(), at: entry.at })
+            }
+            _ => None,
+        });
+        if let Some(decided) = before {
+            return Err(decided.into());
+        }
         if !row.state.is_waiting() {
             return Err(Rejection::NotInState { state: row.state, event: crate::run::EventKind::Decide }.into());
         }

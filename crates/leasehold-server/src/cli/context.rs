@@ -67,10 +67,11 @@ fn account_in(passwd: &str, uid: u32) -> Option<String> {
     })
 }
 
-/// Sends the log to standard error: warnings, or what `LEASEHOLD_LOG` asks for.
+/// Sends the log to standard error: warnings, or what `LEASEHOLD_LOG` asks for. What the provider library says is in the error
+/// that its caller prints.
 pub(crate) fn log() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("LEASEHOLD_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,genai=off"));
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(|| Visible).init();
 }
 

@@ -14,7 +14,7 @@ use leasehold::{
     agent::registry::Registry,
     clock::{SystemClock, WallClock as _},
     limits,
-    run::{Backoff, Policy, Reason, Rejection, RunId, Snapshot, State},
+    run::{Backoff, EventKind, Policy, Reason, Rejection, RunId, Snapshot, State},
     store::{Unavailable, sqlite::SqliteStore},
     worker::Probe,
 };
@@ -196,6 +196,9 @@ pub(crate) fn order(error: OrderError) -> Failure {
     match error {
         OrderError::Refused(rejection) => Failure::refused(format!("{}: {rejection}{}", rejection.code(), mend(&rejection))),
         OrderError::Unavailable(error) => unavailable(error),
+        landed @ OrderError::VerifiedLanded(_) => Failure::refused(format!(
+            "verified_landed: {landed}\n  nothing was changed; `leasehold resolve .. --landed` takes it for that"
+        )),
         other => Failure::refused(other.to_string()),
     }
 }
@@ -205,6 +208,9 @@ fn mend(rejection: &Rejection) -> &'static str {
     match rejection {
         Rejection::StaleTurn => {
             "\n  nothing was changed; look again with `leasehold runs show` and decide about what waits now"
+        }
+        Rejection::NotInState { state, event: EventKind::Decide | EventKind::DecidePart } if !state.is_waiting() => {
+            "\n  nothing waits for a decision; `leasehold runs show` says what happened"
         }
         Rejection::StaleDoubt => "\n  nothing was changed; look again with `leasehold runs show`",
         Rejection::TooEarly(_) => "\n  nothing was changed; look at the far side again after that time",

@@ -162,7 +162,7 @@ pub enum Rejection {
     #[error("an edit is a proposal only under four eyes")]
     NotUnderFourEyes,
     /// The resolution names another doubt.
-    #[error("the resolution is about another doubt than the one that stands")]
+    #[error("the doubt that the resolution names does not stand, or not any more")]
     StaleDoubt,
     /// May still be in flight.
     #[error("the write may still be in flight until {0}")]

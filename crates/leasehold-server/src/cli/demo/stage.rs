@@ -217,7 +217,7 @@ impl Stage {
         screen.line(
             "Not shown, and not claimed: exactly-once. A write is started at most once by us, and never silently unknown.",
         );
-        screen.line("Next: `leasehold init` writes a configuration with an HTTP tool of your own.");
+        screen.line(format!("Next: `{} init` writes a configuration with an HTTP tool of your own.", self.program.display()));
         screen.print()?;
         Ok(Exit::Done)
     }

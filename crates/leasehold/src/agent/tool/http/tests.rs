@@ -436,7 +436,13 @@ fn a_wrong_configuration_is_refused_with_its_key() {
         ("http://h/", format!("{base}headers = {{ Authorization = {{ env = \"NOT_SET\" }} }}"), "headers.Authorization"),
         ("http://h/", format!("{base}headers = {{ X = \"a\\nb\" }}"), "headers.X"),
         ("http://h/", format!("{base}outcomes = {{ done = [409], unknown = [409] }}"), "outcomes"),
-        ("http://h/", format!("{base}verify = {{ method = \"POST\", url = \"http://h/v\" }}"), "verify"),
+        ("http://h/", format!("{base}verify = {{ method = \"POST\", url = \"http://h/v\" }}"), "verify.method"),
+        ("http://h/", format!("{base}verify = {{ method = \"GET\", url = \"http://h/{{nope}}\" }}"), "verify.url"),
+        (
+            "http://h/",
+            "effect = \"read_only\"\nmethod = \"GET\"\nverify = { method = \"GET\", url = \"http://h/v\" }".into(),
+            "verify",
+        ),
         ("http://h/", "effect = \"read_only\"\nmethod = \"GET\"\napproval = \"required\"".into(), "approval"),
         ("http://h/", "effect = \"read_only\"\nmethod = \"GET\"\noutcomes = { done = [409] }".into(), "outcomes"),
     ] {
