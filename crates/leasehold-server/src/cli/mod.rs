@@ -5,6 +5,7 @@
 //! has to decide. A reader that goes away ends a command quietly.
 
 mod agents;
+mod children;
 mod config;
 mod context;
 mod decide;

@@ -14,7 +14,7 @@ use leasehold::agent::{
     },
     registry::{AgentSpec, Registry},
     tool::{
-        Tool,
+        Approval, Tool,
         http::HttpTool,
         site::{Site, SiteApprovals},
     },
@@ -168,8 +168,13 @@ fn site(config: &Config) -> Result<Vec<Tool>, ConfigError> {
         make_directory(&site.path).map_err(|e| wrong(format!("the bundled site {}: {e}", site.path.display())))?;
     }
     let open = Site::open(&site.path).map_err(|e| wrong(format!("{}: {e}", site.path.display())))?;
+    Ok(open.tools_with(site_approvals(&site.approval)))
+}
+
+/// The operator's word on who releases what, with the rule for the rest.
+pub(crate) fn site_approvals(said: &BTreeMap<String, Approval>) -> SiteApprovals {
     let mut approvals = SiteApprovals::default();
-    for (name, approval) in &site.approval {
+    for (name, approval) in said {
         match name.as_str() {
             "site.update_page_metadata" => approvals.update = *approval,
             "site.create_page" => approvals.create = *approval,
@@ -177,7 +182,7 @@ fn site(config: &Config) -> Result<Vec<Tool>, ConfigError> {
             _ => {}
         }
     }
-    Ok(open.tools_with(approvals))
+    approvals
 }
 
 /// Makes the directory of a file that nobody placed: the user's own, for the user alone.

@@ -2,52 +2,28 @@
 
 use super::{Exit, Failure, Outcome};
 use crate::{
-    cli::probe::STOP_AT,
-    terminal::{self, Look, Screen, span},
+    cli::children::{Children, LOOK, PATIENCE, Said, yes_or_no},
+    terminal::{Look, Screen, span},
 };
 use serde_json::Value;
 use std::{
     path::{Path, PathBuf},
-    process::Stdio,
-    time::{Duration, Instant},
+    time::Instant,
 };
 use tempfile::TempDir;
-use tokio::process::Command;
+
+pub(super) use crate::cli::children::text_at;
 
 const CONFIG: &str = include_str!("demo.toml");
 const EDITOR: &str = include_str!("editor.toml");
 const CLERK: &str = include_str!("clerk.toml");
 
-/// How long anything in the demo may take.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Between looks at something that another process changes.
-const LOOK: Duration = Duration::from_millis(100);
-
 /// The stage.
 pub(super) struct Stage {
     directory: TempDir,
-    program: PathBuf,
+    children: Children,
     yes: bool,
     checked: usize,
-}
-
-/// What a child process said.
-pub(super) struct Said {
-    pub(super) exit: Option<i32>,
-    pub(super) out: String,
-}
-
-impl Said {
-    /// Its last line, as JSON.
-    pub(super) fn json(&self) -> Result<Value, Failure> {
-        let line = self.out.lines().last().unwrap_or_default();
-        serde_json::from_str(line).map_err(|e| Failure::refused(format!("a command did not answer with JSON ({e}): {line}")))
-    }
-}
-
-/// A text in an answer; empty where there is none.
-pub(super) fn text_at(value: &Value, pointer: &str) -> String {
-    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
 /// Arguments as they are typed.
@@ -65,7 +41,8 @@ impl Stage {
         write("leasehold.toml", &CONFIG.replace("LEDGER_PORT", &ledger_port.to_string()))?;
         write("editor.toml", EDITOR)?;
         write("clerk.toml", CLERK)?;
-        Ok(Self { directory, program: std::env::current_exe()?, yes, checked: 0 })
+        let children = Children::on(directory.path().join("leasehold.toml"))?;
+        Ok(Self { directory, children, yes, checked: 0 })
     }
     /// Where everything is.
     pub(super) fn directory(&self) -> &Path {
@@ -107,46 +84,16 @@ impl Stage {
             self.say(&format!("{question}y (--yes)"));
             return Ok(true);
         }
-        loop {
-            let asked = question.clone();
-            let typed = tokio::task::spawn_blocking(move || terminal::ask(&asked));
-            let answer = typed.await.map_err(|e| Failure::refused(e.to_string()))??;
-            match answer.map(|text| text.to_lowercase()).as_deref() {
-                Some("y" | "yes") => return Ok(true),
-                Some("n" | "no") | None => return Ok(false),
-                Some(_) => terminal::note("answer with y or n"),
-            }
-        }
-    }
-
-    /// This program on the demo's configuration, with nothing of the user's own surroundings.
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(&self.program);
-        for (name, _) in std::env::vars_os() {
-            let ours = name.to_str().is_some_and(|name| name.starts_with("LEASEHOLD_") || name.ends_with("_API_KEY"));
-            if ours {
-                command.env_remove(&name);
-            }
-        }
-        command
-            .arg("--config")
-            .arg(self.directory().join("leasehold.toml"))
-            .args(arguments)
-            .env("NO_COLOR", "1")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true);
-        command
+        yes_or_no(&question).await
     }
 
     /// Runs a command and shows what it said.
     pub(super) async fn leasehold(&self, arguments: &[&str]) -> Result<Said, Failure> {
         let mut screen = Screen::stdout();
         screen.gap().styled(Look::Faint, format!("$ leasehold {}", shell(arguments)));
-        let (said, err) = self.output(arguments).await?;
-        if !err.is_empty() {
-            screen.block(2, err.trim_end(), 60);
+        let said = self.children.output(arguments).await?;
+        if !said.err.is_empty() {
+            screen.block(2, said.err.trim_end(), 60);
         }
         // JSON is for the checks.
         if !arguments.contains(&"--json") && !said.out.is_empty() {
@@ -157,14 +104,7 @@ impl Stage {
     }
     /// Runs a command for a check.
     pub(super) async fn quiet(&self, arguments: &[&str]) -> Result<Said, Failure> {
-        Ok(self.output(arguments).await?.0)
-    }
-    async fn output(&self, arguments: &[&str]) -> Result<(Said, String), Failure> {
-        let output = tokio::time::timeout(PATIENCE, self.command(arguments).output())
-            .await
-            .map_err(|_| Failure::refused(format!("`leasehold {}` did not end", arguments.join(" "))))??;
-        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        Ok((Said { exit: output.status.code(), out: text(output.stdout) }, text(output.stderr)))
+        self.children.output(arguments).await
     }
     /// A run's events.
     pub(super) async fn events(&self, id: &str) -> Result<Vec<Value>, Failure> {
@@ -175,19 +115,7 @@ impl Stage {
     /// Starts a worker that stops at a point, and kills it there.
     pub(super) async fn kill_worker_at(&self, point: &str, id: &str) -> Result<(), Failure> {
         let mark = self.directory().join(format!("reached-{point}"));
-        let mut worker = self
-            .command(&["worker", "--once", id])
-            .env(STOP_AT, format!("{point}:{}", mark.display()))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?;
-        let since = Instant::now();
-        while !mark.exists() {
-            if worker.try_wait()?.is_some() || since.elapsed() > PATIENCE {
-                return Err(Failure::refused(format!("the worker did not reach {point}")));
-            }
-            tokio::time::sleep(LOOK).await;
-        }
+        let mut worker = self.children.stopped_at(point, &mark, &["worker", "--once", id], &[]).await?;
         let pid = worker.id().unwrap_or_default();
         worker.kill().await?;
         let mut screen = Screen::stdout();
@@ -217,7 +145,10 @@ impl Stage {
         screen.line(
             "Not shown, and not claimed: exactly-once. A write is started at most once by us, and never silently unknown.",
         );
-        screen.line(format!("Next: `{} init` writes a configuration with an HTTP tool of your own.", self.program.display()));
+        screen.line(format!(
+            "Next: `{} init` writes a configuration with an HTTP tool of your own.",
+            self.children.program().display()
+        ));
         screen.print()?;
         Ok(Exit::Done)
     }
