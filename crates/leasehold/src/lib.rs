@@ -52,6 +52,7 @@
 pub mod agent;
 pub mod client;
 pub mod clock;
+pub mod drill;
 pub mod limits;
 pub mod run;
 pub mod store;

@@ -108,7 +108,17 @@ impl Gate<'_> {
     /// # Errors
     /// A sentence, with the schema.
     pub(crate) fn validate(&self, tool: &Tool, arguments: Arguments) -> Result<Arguments, String> {
-        let Some(registered) = self.registry.registered(&tool.spec().name) else {
+        self.registry.validate(tool, arguments)
+    }
+}
+
+impl Registry {
+    /// Validates arguments against a tool's schema, as the gate does before anything else happens to them.
+    ///
+    /// # Errors
+    /// A sentence, with the schema.
+    pub fn validate(&self, tool: &Tool, arguments: Arguments) -> Result<Arguments, String> {
+        let Some(registered) = self.registered(&tool.spec().name) else {
             return Err(format!("there is no tool `{}` here", tool.spec().name));
         };
         let value = serde_json::Value::Object(arguments);

@@ -6,14 +6,15 @@ mod pages;
 #[cfg(test)]
 mod tests;
 
-pub use pages::{Page, SiteError};
+pub use pages::{Arrival, Page, Provenance, SiteError};
 
 use super::{
     Approval, Arguments, Preview, Previewed, ReadAnswer, ReadTool, Tool, ToolSpec, WriteAnswer, WriteEffect, WritePermit,
     WriteTool,
 };
+use crate::run::canonical_hash;
 use async_trait::async_trait;
-use pages::{Created, FIELDS, FieldValues, Pages, Provenance, Updated};
+use pages::{Created, FIELDS, FieldValues, Pages, Updated};
 use serde_json::{Value, json};
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -71,6 +72,14 @@ impl Site {
         self.pages.list().await
     }
 
+    /// Every write call that arrived and was committed, in order, whatever it was answered: for whoever counts.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub async fn arrivals(&self) -> Result<Vec<Arrival>, SiteError> {
+        self.pages.arrivals().await
+    }
+
     /// Its tools; a person releases each write.
     pub fn tools(&self) -> Vec<Tool> {
         self.tools_with(SiteApprovals::default())
@@ -124,6 +133,15 @@ impl Site {
 
 fn text(arguments: &Arguments, name: &str) -> Result<String, String> {
     arguments.get(name).and_then(Value::as_str).map(str::to_owned).ok_or_else(|| format!("`{name}` must be a string"))
+}
+
+fn arrival(spec: &ToolSpec, permit: &WritePermit, arguments: &Arguments) -> Arrival {
+    let call = Provenance {
+        idempotency_key: permit.idempotency_key().to_owned(),
+        run: permit.run().to_string(),
+        epoch: permit.fencing_token(),
+    };
+    Arrival { tool: spec.name.clone(), arguments: canonical_hash(arguments), call }
 }
 
 fn no_such_page(slug: &str) -> String {
@@ -214,10 +232,11 @@ impl WriteTool for UpdatePage {
             Ok(parsed) => parsed,
             Err(why) => return WriteAnswer::error(why),
         };
+        let arrival = arrival(&self.spec, &permit, arguments);
         if let Err(not_held) = permit.check() {
             return WriteAnswer::NotStarted { why: not_held.to_string() };
         }
-        match self.pages.update(page.clone(), fields).await {
+        match self.pages.update(page.clone(), fields, arrival).await {
             Ok(Updated::NoSuchPage) => WriteAnswer::error(no_such_page(&page)),
             Ok(Updated::Verified(page)) => WriteAnswer::done(json!({ "page": page.slug, "fields": page.fields })),
             Ok(Updated::Different(name)) => {
@@ -282,15 +301,11 @@ impl WriteTool for CreatePage {
             Ok(parsed) => parsed,
             Err(why) => return WriteAnswer::error(why),
         };
-        let made_by = Provenance {
-            idempotency_key: permit.idempotency_key().to_owned(),
-            run: permit.run().to_string(),
-            epoch: permit.fencing_token(),
-        };
+        let arrival = arrival(&self.spec, &permit, arguments);
         if let Err(not_held) = permit.check() {
             return WriteAnswer::NotStarted { why: not_held.to_string() };
         }
-        match self.pages.create(slug.clone(), title, body, made_by).await {
+        match self.pages.create(slug.clone(), title, body, arrival).await {
             Ok(Created::Made) => WriteAnswer::done(json!({ "page": slug, "created": true })),
             Ok(Created::Taken) => WriteAnswer::error(format!("there is a page `{slug}` already; nothing was created")),
             Err(e) => e.into_answer(),

@@ -31,6 +31,14 @@ CREATE TABLE IF NOT EXISTS page (
     run TEXT,
     epoch INTEGER
 ) STRICT;
+CREATE TABLE IF NOT EXISTS entry (
+    number INTEGER PRIMARY KEY,
+    tool TEXT NOT NULL,
+    arguments TEXT NOT NULL,
+    idempotency_key TEXT NOT NULL,
+    run TEXT NOT NULL,
+    epoch INTEGER NOT NULL
+) STRICT;
 CREATE TABLE IF NOT EXISTS seeded (once INTEGER PRIMARY KEY CHECK (once = 1)) STRICT;
 ";
 
@@ -74,6 +82,17 @@ pub struct Provenance {
     pub run: String,
     /// Its epoch.
     pub epoch: u64,
+}
+
+/// One write call that arrived: what a far side can count.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Arrival {
+    /// The tool.
+    pub tool: String,
+    /// Hash of its arguments.
+    pub arguments: String,
+    /// Which call it was.
+    pub call: Provenance,
 }
 
 /// The file could not be used.
@@ -165,10 +184,21 @@ impl Pages {
         self.on(move |connection| read(connection, &slug)).await
     }
 
-    pub(super) async fn update(&self, slug: String, fields: FieldValues) -> Result<Updated, SiteError> {
+    pub(super) async fn arrivals(&self) -> Result<Vec<Arrival>, SiteError> {
+        self.on(|connection| {
+            let mut statement =
+                connection.prepare_cached("SELECT tool, arguments, idempotency_key, run, epoch FROM entry ORDER BY number")?;
+            Ok(statement.query_map([], arrival_of)?.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    pub(super) async fn update(&self, slug: String, fields: FieldValues, arrival: Arrival) -> Result<Updated, SiteError> {
         self.on(move |connection| {
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            arrived(&transaction, &arrival)?;
             if read(&transaction, &slug)?.is_none() {
+                transaction.commit().map_err(SiteError::at_commit)?;
                 return Ok(Updated::NoSuchPage);
             }
             for (name, value) in &fields {
@@ -191,23 +221,19 @@ impl Pages {
         slug: String,
         title: String,
         body: String,
-        made_by: Provenance,
+        arrival: Arrival,
     ) -> Result<Created, SiteError> {
         self.on(move |connection| {
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            arrived(&transaction, &arrival)?;
+            let made_by = arrival.call;
             if read(&transaction, &slug)?.is_some() {
+                transaction.commit().map_err(SiteError::at_commit)?;
                 return Ok(Created::Taken);
             }
             transaction.execute(
                 "INSERT INTO page (slug, title, body, idempotency_key, run, epoch) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-                params![
-                    slug,
-                    title,
-                    body,
-                    made_by.idempotency_key,
-                    made_by.run,
-                    i64::try_from(made_by.epoch).unwrap_or(i64::MAX)
-                ],
+                params![slug, title, body, made_by.idempotency_key, made_by.run, stored_epoch(made_by.epoch)],
             )?;
             transaction.commit().map_err(SiteError::at_commit)?;
             Ok(Created::Made)
@@ -221,6 +247,29 @@ const SELECT: &str = "SELECT slug, title, description, keywords, author, languag
 fn read(connection: &Connection, slug: &str) -> Result<Option<Page>, SiteError> {
     let mut statement = connection.prepare_cached(&format!("{SELECT} WHERE slug = ?1"))?;
     Ok(statement.query_row([slug], page_of).optional()?)
+}
+
+/// Keeps that a call arrived, in the transaction of what it does.
+fn arrived(transaction: &rusqlite::Transaction<'_>, arrival: &Arrival) -> rusqlite::Result<()> {
+    let Arrival { tool, arguments, call } = arrival;
+    transaction.execute(
+        "INSERT INTO entry (tool, arguments, idempotency_key, run, epoch) VALUES (?1, ?2, ?3, ?4, ?5)",
+        params![tool, arguments, call.idempotency_key, call.run, stored_epoch(call.epoch)],
+    )?;
+    Ok(())
+}
+
+fn stored_epoch(epoch: u64) -> i64 {
+    i64::try_from(epoch).unwrap_or(i64::MAX)
+}
+
+fn arrival_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<Arrival> {
+    let call = Provenance {
+        idempotency_key: row.get("idempotency_key")?,
+        run: row.get("run")?,
+        epoch: u64::try_from(row.get::<_, i64>("epoch")?).unwrap_or(0),
+    };
+    Ok(Arrival { tool: row.get("tool")?, arguments: row.get("arguments")?, call })
 }
 
 fn page_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<Page> {

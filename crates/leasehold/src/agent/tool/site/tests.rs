@@ -171,3 +171,20 @@ async fn a_failure_before_the_commit_is_not_applied() {
     let answer = write(&site, "site.create_page").call(permit(), &given).await;
     assert!(matches!(answer, WriteAnswer::NotApplied { .. }), "{answer:?}");
 }
+
+#[tokio::test]
+async fn each_write_call_that_arrives_is_counted_whatever_it_is_answered() {
+    let (_folder, site) = site();
+    let given = arguments(json!({ "slug": "drill", "title": "Drill", "body": "text" }));
+    let run = RunId::new();
+    for is_taken in [false, true] {
+        let answer = write(&site, "site.create_page").call(permit_of(run, Duration::from_secs(60)), &given).await;
+        assert_eq!(is_error(&answer), is_taken);
+    }
+    let answer = write(&site, "site.create_page").call(permit_of(run, Duration::from_secs(1)), &given).await;
+    assert!(matches!(answer, WriteAnswer::NotStarted { .. }), "{answer:?}");
+    let arrivals = site.arrivals().await.unwrap();
+    assert_eq!(arrivals.len(), 2, "what was not started did not arrive");
+    assert_eq!(arrivals[0], arrivals[1], "the same key and arguments");
+    assert_eq!(arrivals[0].call.run, run.to_string());
+}
