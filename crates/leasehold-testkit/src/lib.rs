@@ -5,6 +5,7 @@
 pub mod aimock;
 pub mod chaos;
 pub mod conformance;
+mod drill;
 pub mod far_side;
 mod faulty;
 pub mod fixture;
@@ -12,4 +13,5 @@ pub mod home;
 pub mod park;
 pub mod world;
 
+pub use drill::{DrillReport, DrillRow, drill};
 pub use faulty::{Fault, FaultyStore, How, Op};

@@ -10,6 +10,7 @@ mod config;
 mod context;
 mod decide;
 mod demo;
+mod drill;
 mod inbox;
 mod init;
 mod local;
@@ -57,6 +58,8 @@ enum Command {
     Run(run::RunArgs),
     /// Show it all with real processes in a throw-away directory: no set-up, no key, no network
     Demo(demo::DemoArgs),
+    /// Kill real workers at every point around every write of the configured tools, and count what arrives
+    Drill(drill::DrillArgs),
     /// Write a commented leasehold.toml with one HTTP tool to start from
     Init,
     /// Work the queue and settle what dead processes left
@@ -167,6 +170,7 @@ fn execute(cli: Cli) -> Outcome {
     let context = || Context::load(&cli.global);
     match cli.command {
         Command::Demo(args) => block_on(demo::demo(&args)),
+        Command::Drill(args) => block_on(drill::drill(&context()?, &args)),
         Command::Init => init::init(cli.global.config.as_deref()),
         Command::Config => config::config(&context()?),
         Command::Agents => agents::agents(&context()?),
