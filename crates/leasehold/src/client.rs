@@ -596,6 +596,9 @@ impl Runtime {
         if same {
             return Ok(Decided { row, execution: None, repeated: true, queued_because: None });
         }
+        if row.state.is_waiting() {
+            return Err(Rejection::StaleTurn.into());
+        }
         // Somebody decided about exactly this before: who, and when.
         let before = entries.iter().find_map(|entry| match &entry.body {
             crate::run::EntryBody::Approval(approval) if approval.digest == decision.digest && !approval.proposal => {
@@ -607,10 +610,7 @@ impl Runtime {
         if let Some(decided) = before {
             return Err(decided.into());
         }
-        if !row.state.is_waiting() {
-            return Err(Rejection::NotInState { state: row.state, event: crate::run::EventKind::Decide }.into());
-        }
-        Err(Rejection::StaleTurn.into())
+        Err(Rejection::NotInState { state: row.state, event: crate::run::EventKind::Decide }.into())
     }
 
     /// Edited arguments must fit the tool, as it is now.
