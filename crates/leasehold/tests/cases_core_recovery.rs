@@ -5,7 +5,7 @@ use leasehold::{
     StartRun,
     agent::{
         registry::{AgentSpec, Price},
-        tool::{Approval, Arguments, ReadAnswer, WriteAnswer, WriteEffect, WritePermit},
+        tool::{Approval, Arguments, ReadAnswer, Verified, WriteAnswer, WriteEffect, WritePermit},
     },
     client::InboxKind,
     run::{CallId, Outcome, RunId, State, Usage},
@@ -424,5 +424,64 @@ async fn a_pool_works_the_whole_queue_and_keeps_an_agents_cap_on_segments() {
             assert_eq!((worked.executed.len(), recorder.count("ledger.append")), (6, 6), "{}", place.name);
             assert!(crowd.most.load(Ordering::SeqCst) <= cap, "{cap}: {:?}", crowd.most);
         }
+    }
+}
+
+/// A tool whose process dies in it, and the same tool as another process has it: there it goes somewhere else.
+async fn killed_in_a_tool_that_moves(
+    place: &Place,
+    approval: Approval,
+    tool: impl Fn() -> RecordedWrite,
+) -> (RunId, World, World) {
+    let script = format!("{APPEND}{DONE}");
+    let build = |tool: RecordedWrite| World::builder(&script).tool(tool.tool(approval)).on(&place.store, &place.clock);
+    let park = Park::at(Point::AfterReturn);
+    let killed = build(tool()).probe(park.clone()).build();
+    let id = enqueue(&killed).await;
+    if approval == Approval::Required {
+        killed.claim(id).await.expect("held");
+        let decided = killed.runtime.decide(id, World::decision(killed.digest(id).await, true)).await.expect("taken");
+        park.kill(decided.execution.expect("executes here")).await;
+    } else {
+        park.kill(killed.runtime.claim(id).await.expect("claimed")).await;
+    }
+    let moved = build(tool().spec(|spec| spec.endpoint = "elsewhere".into())).process("test:2").build();
+    moved.lapse().await;
+    place.clock.advance(Duration::from_secs(60));
+    (id, moved, build(tool()).process("test:3").build())
+}
+
+#[tokio::test]
+async fn an_unsettled_idempotent_write_is_repeated_only_where_it_went() {
+    for approval in [Approval::None, Approval::Required] {
+        for place in Place::each() {
+            let recorder = Recorder::default();
+            let tool = || RecordedWrite::new("ledger.append", WriteEffect::Idempotent, &recorder);
+            let (id, moved, as_it_was) = killed_in_a_tool_that_moves(&place, approval, tool).await;
+            let row = moved.claim(id).await.expect("held");
+            assert_eq!((row.state, row.fence.is_some()), (State::Queued, true), "{} {approval:?}", place.name);
+            assert_eq!(recorder.count("ledger.append"), 1, "nothing goes where no attempt went");
+            place.clock.advance(Duration::from_secs(60));
+            assert_eq!(as_it_was.claim(id).await.expect("held").state, State::Completed);
+            let keys: Vec<String> = recorder.entries().iter().map(|e| e.key.clone()).collect();
+            assert_eq!(keys, vec![id.idempotency_key(&CallId::of(1, 0)); 2]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_an_unsettled_write_did_is_not_asked_where_it_did_not_go() {
+    for place in Place::each() {
+        let recorder = Recorder::default();
+        let tool = || {
+            let tool = RecordedWrite::new("ledger.append", WriteEffect::NonIdempotent, &recorder);
+            tool.verifies([Verified::Absent, Verified::Absent], true)
+        };
+        let (id, moved, _) = killed_in_a_tool_that_moves(&place, Approval::None, tool).await;
+        let row = moved.claim(id).await.expect("held");
+        assert_eq!((row.state, row.reason.expect("dead").as_str()), (State::Dead, "write_in_doubt"), "{}", place.name);
+        assert_eq!(recorder.count("ledger.append"), 1, "absent there says nothing about here");
+        let why = moved.story(id).await.end.expect("dead").detail;
+        assert!(why.contains("elsewhere") && why.contains("test:ledger.append"), "{why}");
     }
 }

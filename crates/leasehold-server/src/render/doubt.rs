@@ -15,11 +15,14 @@ pub(crate) fn doubt(screen: &mut Screen, subject: &Subject<'_>) {
     screen.styled(Look::Faint, "  arguments");
     arguments(screen, 4, &subject.arguments(&fence.call_id));
     screen.fact(11, "key", format!("{} (sent as Idempotency-Key: look for it on the far side)", fence.idempotency_key));
-    let stamper = subject.entries.iter().rev().find_map(|entry| match &entry.body {
-        EntryBody::WriteStamped(b) | EntryBody::WriteRestamped(b) if b.call_id == fence.call_id => entry.holder.as_deref(),
+    let stamped = subject.entries.iter().rev().find_map(|entry| match &entry.body {
+        EntryBody::WriteStamped(b) | EntryBody::WriteRestamped(b) if b.call_id == fence.call_id => Some((entry, b)),
         _ => None,
     });
-    let by = stamper.unwrap_or("an unknown process");
+    if let Some((_, stamped)) = stamped.filter(|(_, stamped)| !stamped.endpoint.is_empty()) {
+        screen.fact(11, "goes to", stamped.endpoint.clone());
+    }
+    let by = stamped.and_then(|(entry, _)| entry.holder.as_deref()).unwrap_or("an unknown process");
     screen.fact(11, "stamped", format!("{} by {by} (epoch {})", when(fence.stamped_at, subject.now), fence.epoch));
     let ended = subject.entries.iter().find_map(|entry| match &entry.body {
         EntryBody::LeaseExpired(b) if b.lease_id == fence.lease_id => Some(entry.at),

@@ -169,6 +169,7 @@ fn doubtful_run() -> (Snapshot, Vec<Entry>) {
         effect: Effect::NonIdempotentWrite,
         idempotency_key: key.clone(),
         attempt: 1,
+        endpoint: "POST http://ledger.example/append".into(),
     };
     let mut all = entries(vec![
         (0, born("Note it")),
@@ -211,6 +212,7 @@ fn a_write_in_doubt_is_explained_on_one_screen_with_the_commands_that_settle_it(
     );
     for part in [
         "lh-",
+        "POST http://ledger.example/append",
         "interactive:web-01:4711 (epoch 1)",
         "text: \"hello\"",
         "attempt 1",

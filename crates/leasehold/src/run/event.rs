@@ -96,6 +96,8 @@ pub struct StampCall {
     pub verifiable: bool,
     /// The tool's timeout + its `settle_after`.
     pub in_flight_for: Duration,
+    /// Where the tool sends it.
+    pub endpoint: String,
 }
 
 /// What the holder of the lease does.

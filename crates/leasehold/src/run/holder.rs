@@ -214,7 +214,7 @@ fn stamp(draft: &mut Draft<'_>, stamp: &StampCall) -> Result<(), Rejection> {
     }
     let attempt = u32::try_from(call.stamps.iter().filter(|s| s.entered).count()).unwrap_or(u32::MAX).saturating_add(1);
     let fence = new_fence(draft, stamp, Entry { effect, attempt, repeat: false, verifiable: stamp.verifiable })?;
-    set_fence(draft, fence, EntryBody::WriteStamped);
+    set_fence(draft, fence, &stamp.endpoint, EntryBody::WriteStamped);
     Ok(())
 }
 
@@ -238,7 +238,7 @@ fn restamp(draft: &mut Draft<'_>, stamp: &StampCall, found_absent: bool) -> Resu
     let Fence { effect, verifiable, .. } = standing;
     let entry = Entry { effect, attempt: standing.attempt.saturating_add(1), repeat: true, verifiable };
     let fence = new_fence(draft, stamp, entry)?;
-    set_fence(draft, fence, EntryBody::WriteRestamped);
+    set_fence(draft, fence, &stamp.endpoint, EntryBody::WriteRestamped);
     Ok(())
 }
 
@@ -273,7 +273,7 @@ fn own_lease(draft: &Draft<'_>) -> LeaseId {
     draft.row.lease.as_ref().map_or(LeaseId(uuid::Uuid::nil()), |l| l.lease_id)
 }
 
-fn set_fence(draft: &mut Draft<'_>, fence: Fence, entry: fn(body::Stamped) -> EntryBody) {
+fn set_fence(draft: &mut Draft<'_>, fence: Fence, endpoint: &str, entry: fn(body::Stamped) -> EntryBody) {
     if let Some(call) = draft.call_mut(&fence.call_id) {
         call.effect = fence.effect;
         call.stamps.push(Stamp { epoch: fence.epoch, lease_id: fence.lease_id, entered: true, late: Vec::new() });
@@ -284,6 +284,7 @@ fn set_fence(draft: &mut Draft<'_>, fence: Fence, entry: fn(body::Stamped) -> En
         effect: fence.effect,
         idempotency_key: fence.idempotency_key.clone(),
         attempt: fence.attempt,
+        endpoint: endpoint.to_owned(),
     }));
     draft.next.fence = Some(fence);
     draft.extend();

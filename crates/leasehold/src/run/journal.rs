@@ -130,6 +130,9 @@ pub mod body {
         pub idempotency_key: String,
         /// 1 for the first entry.
         pub attempt: u32,
+        /// Where it is sent; empty in the entries of a version that did not say.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        pub endpoint: String,
     }
     /// write_not_started.
     #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

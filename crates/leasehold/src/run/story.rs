@@ -50,6 +50,11 @@ impl StoryCall {
         }
         arguments
     }
+    /// Where it was sent last; none where nothing says so.
+    pub fn sent_to(&self) -> Option<&str> {
+        let stamped = self.stamps.last().map(|s| s.endpoint.as_str()).filter(|e| !e.is_empty());
+        stamped.or_else(|| self.card.as_ref().map(|card| card.tool.endpoint.as_str()))
+    }
     /// Some segment may have entered it.
     pub fn was_entered(&self) -> bool {
         self.stamps.iter().any(|s| s.entered)
@@ -80,6 +85,8 @@ pub struct CallStamped {
     pub holder: Option<String>,
     /// 1 for the first.
     pub attempt: u32,
+    /// Where it was sent; empty where the entry does not say.
+    pub endpoint: String,
     /// Not since known to be unused.
     pub entered: bool,
 }
@@ -189,6 +196,7 @@ impl Story {
                         epoch: entry.epoch,
                         holder: entry.holder.clone(),
                         attempt: stamped.attempt,
+                        endpoint: stamped.endpoint.clone(),
                         entered: true,
                     });
                 }

@@ -117,7 +117,7 @@ pub(crate) fn outcome(id: &CallId, outcome: Outcome, via: Via) -> Recorded {
 }
 
 pub(crate) fn stamp(id: &CallId, effect: Effect, verifiable: bool) -> StampCall {
-    StampCall { call_id: id.clone(), effect, verifiable, in_flight_for: Duration::from_secs(30) }
+    StampCall { call_id: id.clone(), effect, verifiable, in_flight_for: Duration::from_secs(30), endpoint: "ledger".into() }
 }
 
 pub(crate) fn late(id: &CallId, right: Right, answer: LateAnswer) -> Event {

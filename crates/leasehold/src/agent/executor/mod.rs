@@ -307,6 +307,7 @@ impl Executor {
             effect: tool.effect(),
             verifiable: verify.is_some(),
             in_flight_for: tool.spec().timeout.saturating_add(verify.unwrap_or_default()),
+            endpoint: tool.spec().endpoint.clone(),
         }
     }
 }

@@ -203,6 +203,7 @@ impl Executor {
             _ => None,
         };
         let cancelled = segment.row().cancel_requested;
+        let moved = tool.as_ref().and_then(|tool| moved(segment.story().calls.get(&id), tool));
         if fence.effect != Effect::NonIdempotentWrite {
             if cancelled {
                 return segment.commit(vec![Act::Settle]).await;
@@ -211,9 +212,15 @@ impl Executor {
                 let why = format!("`{}` is not a write here any more, and an earlier call of it is unsettled", fence.tool);
                 return segment.commit(vec![Act::Retry { why, not_before: None }]).await;
             };
+            if let Some(why) = moved {
+                return segment.commit(vec![Act::Retry { why, not_before: None }]).await;
+            }
             self.at(Point::BeforeStamp, segment, Some(&id)).await;
             let permit = segment.refence(self.stamp_of(&id, &tool), false).await?;
             return self.enter(segment, write, permit, arguments).await;
+        }
+        if let Some(why) = moved.filter(|_| fence.verifiable) {
+            return segment.commit(vec![Act::Doubt { why }]).await;
         }
         let Some(write) = write.filter(|w| fence.verifiable && w.verify().is_some()) else {
             let why = "the process that started this write is gone, and the tool cannot be asked whether it happened";
@@ -276,6 +283,14 @@ pub(crate) async fn verify(tool: Arc<dyn WriteTool>, query: VerifyQuery, argumen
             Verified::Unknown(format!("the verify did not answer within {} s", timeout.as_secs_f32()))
         }
     }
+}
+
+/// Says that the tool sends elsewhere now than where an unsettled call of it went. A repeat would be a first write there, and who
+/// is asked there knows nothing of it.
+fn moved(call: Option<&StoryCall>, tool: &Tool) -> Option<String> {
+    let (was, is) = (call?.sent_to()?, tool.spec().endpoint.as_str());
+    let name = &tool.spec().name;
+    (was != is).then(|| format!("`{name}` goes to \"{is}\" now, and an earlier call of it that is unsettled went to \"{was}\""))
 }
 
 /// In what the world differs from what the person saw, where the tool has a precondition.
