@@ -107,6 +107,7 @@ impl Stage {
             self.say(&format!("{question}y (--yes)"));
             return Ok(true);
         }
+        terminal::forget_typed()?;
         loop {
             let asked = question.clone();
             let typed = tokio::task::spawn_blocking(move || terminal::ask(&asked));
