@@ -154,7 +154,8 @@ fn bodies(text: &str, value: &Value) -> Vec<EntryBody> {
     let by_whom = || body::By { by: by(), note: Some(t()) };
     let stamped =
         || body::Stamped { call_id: id(), tool: t(), effect: Effect::IdempotentWrite, idempotency_key: t(), attempt: 2 };
-    let said = body::Decided { call_id: id(), approved: true, reason: Some(t()), arguments: Some(map()) };
+    let edited_card = Some(EditedCard { preview: Some(t()), precondition: Some(t()) });
+    let said = body::Decided { call_id: id(), approved: true, reason: Some(t()), arguments: Some(map()), edited_card };
     let Recorded::Reply { mut reply, .. } = reply(1, &[(Effect::ReadOnly, true)]) else { panic!() };
     (reply.text, reply.opaque, reply.calls[0].raw_arguments, reply.calls[0].arguments) =
         (t(), Some(value.clone()), t(), Some(map()));

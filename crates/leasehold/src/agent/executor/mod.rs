@@ -5,6 +5,8 @@ pub(crate) mod calls;
 mod card;
 mod write;
 
+pub(crate) use card::previewed;
+
 use super::{
     arguments::nested_deeper,
     gate::Gate,
