@@ -6,6 +6,10 @@
 //! is given, also what a caller believed harmless; only its own styles and line ends reach the terminal as control
 //! characters.
 //!
+//! A terminal breaks a line that is too long wherever it likes, and what comes next stands at the left edge like a line of this
+//! program. So [`Screen`] breaks lines itself, and everything after the first row of a line stands behind a gutter. Only the
+//! commands that people copy are left whole ([`Screen::command`]).
+//!
 //! JSON output has the same characters written as `\uXXXX`, which is the same JSON.
 
 use owo_colors::{OwoColorize as _, Style};
@@ -14,7 +18,12 @@ use std::{
     io::{self, IsTerminal as _, Write as _},
 };
 use unicode_general_category::{GeneralCategory, get_general_category};
+use unicode_width::UnicodeWidthChar as _;
 
+/// Columns of a terminal that does not say how many it has.
+const COLUMNS_DEFAULT: usize = 80;
+/// Before what continues a line.
+const GUTTER: &str = "| ";
 /// Combining marks in a row that are shown as they are; more could paint over other lines.
 const MARKS_MAX: usize = 4;
 
@@ -145,36 +154,110 @@ pub(crate) fn span(look: Look, text: impl AsRef<str>) -> Span {
     Span { text: Safe::line(text.as_ref()), look }
 }
 
+/// Columns that a character may take, the most of what terminals do.
+fn columns(c: char) -> usize {
+    // The mark that asks for an emoji makes the character before it wide.
+    if c == '\u{fe0f}' { 1 } else { c.width_cjk().unwrap_or(0) }
+}
+
 /// Collects lines and prints them at once.
 #[derive(Debug, Default)]
 pub(crate) struct Screen {
     out: String,
     colour: bool,
+    /// Columns; none where nothing breaks a line.
+    width: Option<usize>,
 }
 
 impl Screen {
     /// For a stream that shows colours or not.
     pub(crate) fn new(colour: bool) -> Self {
-        Self { out: String::new(), colour }
+        Self { out: String::new(), colour, width: None }
+    }
+    /// For a terminal so wide.
+    fn on(stream: &(impl io::IsTerminal + std::os::fd::AsFd)) -> Self {
+        let terminal = stream.is_terminal();
+        let columns = || rustix::termios::tcgetwinsize(stream).map_or(0, |size| usize::from(size.ws_col));
+        let width = terminal.then(|| match columns() {
+            0 => COLUMNS_DEFAULT,
+            n => n,
+        });
+        Self { width, ..Self::new(colours(terminal)) }
     }
     /// For standard output as it is.
     pub(crate) fn stdout() -> Self {
-        Self::new(colours(io::stdout().is_terminal()))
+        Self::on(&io::stdout())
     }
     /// For standard error as it is.
     pub(crate) fn stderr() -> Self {
-        Self::new(colours(io::stderr().is_terminal()))
+        Self::on(&io::stderr())
     }
 
-    /// One line of pieces.
-    pub(crate) fn spans(&mut self, spans: &[Span]) -> &mut Self {
-        for Span { text, look } in spans {
-            if self.colour && *look != Look::Plain {
-                self.out.push_str(&text.as_str().style(look.paint()).to_string());
-            } else {
-                self.out.push_str(text.as_str());
-            }
+    fn paint(&mut self, text: &str, look: Look) {
+        if self.colour && look != Look::Plain {
+            self.out.push_str(&text.style(look.paint()).to_string());
+        } else {
+            self.out.push_str(text);
         }
+    }
+
+    /// One line of pieces; what does not fit in a row goes on behind a gutter.
+    pub(crate) fn spans(&mut self, spans: &[Span]) -> &mut Self {
+        let indent: usize = spans.iter().flat_map(|span| span.text.as_str().chars()).take_while(|c| *c == ' ').count();
+        self.wrapped(spans, &format!("{:indent$}  {GUTTER}", ""))
+    }
+
+    /// On a narrow terminal the indent gives way, the gutter does not.
+    fn gutter(&self, wanted: &str) -> String {
+        let most = self.width.map_or(usize::MAX, |width| (width / 2).max(GUTTER.len()));
+        wanted.get(wanted.len().saturating_sub(most)..).unwrap_or(GUTTER).to_owned()
+    }
+
+    /// Breaks at the last space of a row, or where the row ends; each further row begins with `before`.
+    fn wrapped(&mut self, spans: &[Span], before: &str) -> &mut Self {
+        let length: usize = spans.iter().flat_map(|span| span.text.as_str().chars()).map(columns).sum();
+        let width = match self.width {
+            Some(width) if length > width => width.max(GUTTER.len() + 2),
+            _ => {
+                for span in spans {
+                    self.paint(span.text.as_str(), span.look);
+                }
+                self.out.push('\n');
+                return self;
+            }
+        };
+        let before = self.gutter(before);
+        let chars: Vec<(char, Look)> =
+            spans.iter().flat_map(|span| span.text.as_str().chars().map(|c| (c, span.look))).collect();
+        let mut rest = chars.as_slice();
+        let mut room = width;
+        while !rest.is_empty() {
+            let mut used = 0;
+            let fits = rest.iter().take_while(|(c, _)| {
+                used += columns(*c);
+                used <= room
+            });
+            let fits = fits.count().max(1);
+            // A space in the second half of the row is a good place; a long word is cut.
+            let space = rest[..fits].iter().rposition(|(c, _)| *c == ' ').filter(|at| fits < rest.len() && *at > fits / 2);
+            let (row, left) = rest.split_at(space.map_or(fits, |at| at + 1));
+            for piece in row.chunk_by(|a, b| a.1 == b.1) {
+                let text: String = piece.iter().map(|(c, _)| *c).collect();
+                self.paint(&text, piece[0].1);
+            }
+            self.out.push('\n');
+            if !left.is_empty() {
+                self.paint(&before, Look::Faint);
+            }
+            rest = left;
+            room = width - before.len();
+        }
+        self
+    }
+
+    /// A line to be copied: the terminal breaks it, and copying it gives it whole. Only for words of this program.
+    pub(crate) fn command(&mut self, text: impl AsRef<str>) -> &mut Self {
+        self.out.push_str(Safe::line(text.as_ref()).as_str());
         self.out.push('\n');
         self
     }
@@ -197,11 +280,11 @@ impl Screen {
     }
     /// Text of several lines behind a gutter that it cannot leave. At most `max` lines; how many are left out is said.
     pub(crate) fn block(&mut self, indent: usize, text: &str, max: usize) -> &mut Self {
-        let gutter = format!("{:indent$}| ", "");
+        let gutter = self.gutter(&format!("{:indent$}{GUTTER}", ""));
         let mut left = 0;
         for (index, line) in Safe::lines(text).enumerate() {
             if index < max {
-                self.spans(&[span(Look::Faint, &gutter), Span { text: line, look: Look::Plain }]);
+                self.wrapped(&[span(Look::Faint, &gutter), Span { text: line, look: Look::Plain }], &gutter);
             } else {
                 left += 1;
             }
@@ -223,9 +306,20 @@ impl Screen {
     pub(crate) fn table(&mut self, heads: &[&str], rows: &[Vec<String>]) -> &mut Self {
         let mut table = comfy_table::Table::new();
         table.load_style(comfy_table::presets::NOTHING);
+        if let Some(width) = self.width {
+            // One column less: the space at the left edge is taken away below.
+            table.set_content_arrangement(comfy_table::ContentArrangement::Dynamic);
+            table.set_width(u16::try_from(width + 1).unwrap_or(u16::MAX));
+        }
         table.set_header(heads.iter().map(|head| head.to_uppercase()));
         for row in rows {
             table.add_row(row.iter().map(|cell| Safe::line(cell).0));
+        }
+        // An id that is cut cannot be copied.
+        for (index, _) in heads.iter().enumerate().filter(|(_, head)| **head == "run") {
+            if let Some(column) = table.column_mut(index) {
+                column.set_constraint(comfy_table::ColumnConstraint::ContentWidth);
+            }
         }
         for line in table.lines() {
             self.out.push_str(line.trim_end().strip_prefix(' ').unwrap_or(&line));
@@ -292,6 +386,14 @@ pub(crate) fn can_ask() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }
 
+/// Forgets what was typed so far: nobody answers what they have not seen. Between a card and its question.
+pub(crate) fn forget_typed() -> io::Result<()> {
+    if io::stdin().is_terminal() {
+        rustix::termios::tcflush(io::stdin(), rustix::termios::QueueSelector::IFlush)?;
+    }
+    Ok(())
+}
+
 /// Asks one line; none at the end of the input.
 pub(crate) fn ask(question: &str) -> io::Result<Option<String>> {
     let mut stderr = io::stderr().lock();
@@ -300,6 +402,8 @@ pub(crate) fn ask(question: &str) -> io::Result<Option<String>> {
     drop(stderr);
     let mut answer = String::new();
     if io::stdin().read_line(&mut answer)? == 0 {
+        // Nobody ended the line of the question.
+        note("");
         return Ok(None);
     }
     Ok(Some(answer.trim().to_owned()))
@@ -364,15 +468,70 @@ mod tests {
         assert!(text.starts_with("\u{1b}["), "{text:?}");
     }
 
+    fn rows(width: usize, fill: impl for<'a> FnOnce(&'a mut Screen) -> &'a mut Screen) -> Vec<String> {
+        let mut screen = Screen { width: Some(width), ..Screen::new(false) };
+        fill(&mut screen);
+        screen.into_text().lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_long_line_goes_on_behind_a_gutter() {
+        let shown = rows(20, |screen| {
+            screen.line("  one two three four five six").line("  abcdefghijklmnopqrstuvwxyz").line("as wide as it can be")
+        });
+        let expected =
+            ["  one two three ", "    | four five six", "  abcdefghijklmnopqr", "    | stuvwxyz", "as wide as it can be"];
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn text_that_counts_columns_cannot_draw_a_prompt() {
+        let forged = format!("fine{}  [a]pprove, [d]eny or [s]kip? ", " ".repeat(60));
+        for width in 2..100 {
+            let shown = rows(width, |screen| {
+                screen.line(format!("  the model says: \"{forged}\"")).block(6, &forged, 9).fact(11, "why", &forged)
+            });
+            // Three lines begin; each other row is behind the gutter.
+            let own = shown.iter().filter(|row| !row.trim_start().starts_with(GUTTER)).count();
+            assert_eq!(own, 2, "{width}: {shown:#?}");
+            assert!(shown.iter().all(|row| row.chars().count() <= width.max(4)), "{width}: {shown:#?}");
+        }
+    }
+
+    #[test]
+    fn wide_characters_count_as_wide() {
+        for text in ["価格".repeat(20), "\u{1f600}".repeat(30), "\u{2764}\u{fe0f}".repeat(30), "e\u{301}".repeat(50)] {
+            let shown = rows(40, |screen| screen.line(&text));
+            assert!(shown.len() > 1 && shown[1..].iter().all(|row| row.starts_with("  | ")), "{shown:?}");
+            assert!(shown.iter().all(|row| row.chars().map(columns).sum::<usize>() <= 40), "{shown:?}");
+        }
+    }
+
+    #[test]
+    fn a_command_is_left_whole_and_an_id_is_not_cut() {
+        let command = format!("leasehold approve {}", "0".repeat(64));
+        assert_eq!(rows(20, |screen| screen.command(&command)), [command.as_str()]);
+        let id = "01a2291a-cf0b-7441-bf0e-89c7a21d5c45";
+        let row = vec![id.to_owned(), "a longer text of several words".to_owned()];
+        let shown = rows(50, |screen| screen.table(&["run", "about"], &[row]));
+        assert!(shown[1].starts_with(id) && shown.len() > 2, "{shown:#?}");
+    }
+
     proptest! {
         #[test]
         fn no_text_brings_a_hidden_character_through(text in any::<String>()) {
             let safe = Safe::line(&text);
             prop_assert!(!safe.as_str().chars().any(is_hidden));
-            prop_assert_eq!(Safe::line(safe.as_str()), safe);
+            prop_assert_eq!(&Safe::line(safe.as_str()), &safe);
             let mut screen = Screen::new(false);
             screen.line(&text).block(2, &text, usize::MAX).fact(8, &text, &text).table(&["a"], &[vec![text.clone()]]);
             prop_assert!(!screen.into_text().chars().any(|c| c != '\n' && is_hidden(c)));
+            let broken = rows(30, |screen| screen.line(&text));
+            prop_assert!(broken.iter().skip(1).all(|row| row.trim_start().starts_with(GUTTER)));
+            let joined: String = broken.iter().enumerate().map(|(n, row)| {
+                if n == 0 { row.as_str() } else { row.trim_start().strip_prefix(GUTTER).unwrap_or_default() }
+            }).collect();
+            prop_assert_eq!(joined, safe.as_str());
         }
 
         #[test]

@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 use leasehold::{
     clock::BootClock,
-    run::{self, Entry, EntryBody, LeaseTime, OpenCall, Outcome, Snapshot, State, WaitKind, body},
+    run::{self, CardCall, Entry, EntryBody, LeaseTime, OpenCall, Outcome, Snapshot, State, WaitKind, body},
     store::Listed,
 };
 use serde::Serialize;
@@ -173,6 +173,23 @@ pub(crate) fn on_card(call: &OpenCall) -> bool {
     call.is_pending() || call.outcome == Some(Outcome::Denied)
 }
 
+/// A call of a card as it would run: with a person's arguments, where one changed them, and what the tool says of those.
+pub(crate) fn as_decided(card: &CardCall, entries: &[Entry]) -> CardCall {
+    let edit = entries.iter().rev().find_map(|entry| match &entry.body {
+        // What was decided before this card was shown has been taken into it.
+        EntryBody::Suspended(_) => Some(None),
+        EntryBody::Approval(approval) => {
+            let decided = approval.calls.iter().find(|call| call.call_id == card.id)?;
+            Some(decided.arguments.clone().map(|arguments| (arguments, decided.edited_card.clone())))
+        }
+        _ => None,
+    });
+    match edit.flatten() {
+        Some((arguments, edited)) => card.clone().edited(arguments, edited),
+        None => card.clone(),
+    }
+}
+
 fn verdict_word(approved: bool) -> &'static str {
     if approved { "approve" } else { "deny" }
 }
@@ -182,16 +199,17 @@ fn waiting(row: &Snapshot, entries: &[Entry]) -> Option<Waiting> {
     let turn = row.turn.as_ref()?;
     let calls = suspended.card.calls.iter().filter_map(|card| {
         let open = turn.call(&card.id).filter(|call| on_card(call))?;
+        let card = as_decided(card, entries);
         Some(WaitingCall {
             id: card.id.to_string(),
-            tool: card.tool.name.clone(),
-            source: card.tool.source.clone(),
-            arguments: card.arguments.clone(),
+            tool: card.tool.name,
+            source: card.tool.source,
+            arguments: card.arguments,
             effect: card.tool.effect.as_str(),
             needs_approval: open.needs_person,
             decision: open.verdict.as_ref().map(|v| verdict_word(v.approved)),
-            preview: card.preview.clone(),
-            precondition: card.precondition.clone(),
+            preview: card.preview,
+            precondition: card.precondition,
         })
     });
     Some(Waiting {

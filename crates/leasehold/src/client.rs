@@ -6,7 +6,7 @@
 use crate::{
     agent::{
         arguments::nested_deeper,
-        executor::{Executor, Live, stored, write::verify},
+        executor::{Executor, Live, previewed, stored, write::verify},
         gate::Gate,
         registry::{AgentSpec, Registry},
         tool::{Tool, Verified, VerifyQuery},
@@ -15,8 +15,8 @@ use crate::{
     clock::{BootClock, WallClock},
     limits,
     run::{
-        CallId, Claimer, DecideCall, Entry, Event, Grant, LeaseId, Mode, NewRun, Order, Policy, Principal, Reason, Recovery,
-        Rejection, Request, ResolutionKind, RunId, Snapshot, State, Story, WriteId, canonical_hash,
+        CallId, Claimer, DecideCall, EditedCard, Entry, Event, Grant, LeaseId, Mode, NewRun, Order, Policy, Principal, Reason,
+        Recovery, Rejection, Request, ResolutionKind, RunId, Snapshot, State, Story, TurnCard, WriteId, canonical_hash,
     },
     store::{
         Filter, Inserted, Listed, ReadError, RequestKey, Store, Unavailable,
@@ -49,6 +49,35 @@ pub struct RuntimeConfig {
     pub probe: Option<Arc<dyn Probe>>,
     /// Is told what happens beside the journal.
     pub live: Option<UnboundedSender<Live>>,
+}
+
+impl RuntimeConfig {
+    /// With the defaults of the configuration file; change a field where another value is wanted:
+    /// `RuntimeConfig { ttl: Duration::from_secs(10), ..RuntimeConfig::new(store, registry, clock) }`.
+    pub fn new<C>(store: Arc<dyn Store>, registry: impl Into<Arc<Registry>>, clock: Arc<C>) -> Self
+    where
+        C: BootClock + WallClock + 'static,
+    {
+        Self {
+            store,
+            registry: registry.into(),
+            clock: Arc::clone(&clock) as Arc<dyn BootClock>,
+            wall: clock,
+            ttl: Duration::from_secs(60),
+            policy: Policy::default(),
+            process: this_process(),
+            probe: None,
+            live: None,
+        }
+    }
+}
+
+/// Host and process as holders are named: `web-01:4711`.
+pub fn this_process() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host: String =
+        host.trim().chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect();
+    format!("{}:{}", if host.is_empty() { "localhost" } else { &host }, std::process::id())
 }
 
 /// A process's part in the runs of a store.
@@ -136,6 +165,22 @@ pub struct Decision {
     pub execute: bool,
 }
 
+impl Decision {
+    /// Every undecided call of the turn runs, and this process goes on with it.
+    pub fn approve(digest: impl Into<String>, by: Principal) -> Self {
+        Self { digest: digest.into(), rest: Some(true), reason: None, calls: Vec::new(), by, execute: true }
+    }
+    /// No undecided call of the turn runs; the model is told the reason, and this process goes on with the run.
+    pub fn deny(digest: impl Into<String>, by: Principal, reason: impl Into<String>) -> Self {
+        let reason = Some(reason.into()).filter(|reason: &String| !reason.is_empty());
+        Self { rest: Some(false), reason, ..Self::approve(digest, by) }
+    }
+    /// About these calls alone; the others stay undecided.
+    pub fn calls(digest: impl Into<String>, by: Principal, calls: Vec<DecideCall>) -> Self {
+        Self { rest: None, calls, ..Self::approve(digest, by) }
+    }
+}
+
 /// What a decision came to.
 pub struct Decided {
     /// The row now.
@@ -219,6 +264,17 @@ pub struct Details {
     pub story: Story,
     /// Why the journal is not shown, where it does not decode.
     pub unreadable: Option<String>,
+}
+
+impl Details {
+    /// What a decision has to name, while the run waits for one.
+    pub fn digest(&self) -> Option<&str> {
+        self.row.turn.as_ref().filter(|_| self.row.state.is_waiting())?.digest.as_deref()
+    }
+    /// What a person is shown before deciding, while the run waits.
+    pub fn card(&self) -> Option<&TurnCard> {
+        self.story.card.as_ref().filter(|_| self.row.state.is_waiting()).map(|standing| &standing.card)
+    }
 }
 
 /// What needs a person.
@@ -545,11 +601,8 @@ impl Runtime {
         if !current {
             return self.decided_before(id, row, decision).await;
         }
-        let calls = expand(&row, decision);
-        let edited: Vec<&DecideCall> = calls.iter().filter(|c| c.arguments.is_some()).collect();
-        if !edited.is_empty() {
-            self.check_edits(id, &row, &edited).await?;
-        }
+        let mut calls = expand(&row, decision);
+        self.take_edits(id, &row, &mut calls).await?;
         let undecided_after = row
             .turn
             .iter()
@@ -613,8 +666,18 @@ impl Runtime {
         Err(Rejection::NotInState { state: row.state, event: crate::run::EventKind::Decide }.into())
     }
 
-    /// Edited arguments must fit the tool, as it is now.
-    async fn check_edits(&self, id: RunId, row: &Snapshot, edited: &[&DecideCall]) -> Result<(), OrderError> {
+    /// Edited arguments must fit the tool as it is now, and preview and precondition are taken again for them.
+    async fn take_edits(&self, id: RunId, row: &Snapshot, calls: &mut [DecideCall]) -> Result<(), OrderError> {
+        let edited: Vec<&mut DecideCall> = calls
+            .iter_mut()
+            .filter_map(|call| {
+                call.edited_card = None;
+                call.arguments.is_some().then_some(call)
+            })
+            .collect();
+        if edited.is_empty() {
+            return Ok(());
+        }
         if row.second_approver {
             return Err(OrderError::Invalid(
                 "under four eyes an edit is a proposal that somebody else releases; that is not in this version: deny with a reason instead".into(),
@@ -638,7 +701,9 @@ impl Runtime {
                 return Err(OrderError::Invalid(format!("`{name}` is not offered any more, so an edit cannot be checked")));
             };
             let arguments: Map<String, Value> = call.arguments.clone().unwrap_or_default();
-            gate.validate(tool, arguments).map_err(OrderError::Invalid)?;
+            gate.validate(tool, arguments.clone()).map_err(OrderError::Invalid)?;
+            let (preview, precondition) = previewed(tool, &arguments).await;
+            call.edited_card = Some(EditedCard { preview, precondition });
         }
         Ok(())
     }
@@ -808,22 +873,42 @@ impl Runtime {
     /// # Errors
     /// No answer.
     pub async fn inbox(&self, limit: usize) -> Result<Vec<(InboxKind, Listed)>, OrderError> {
-        let limit = limit.min(limits::PAGE_MAX);
-        let states = vec![State::WaitingForApproval, State::WaitingForInput, State::Dead];
-        let mut items = Vec::new();
-        for listed in self.list(&Filter { states, ..Filter::default() }, None, limit).await? {
-            let kind = match (listed.state.as_str(), listed.reason.as_deref()) {
-                ("waiting_for_approval", _) => InboxKind::Approval,
-                ("waiting_for_input", _) => InboxKind::Input,
-                (_, Some("write_in_doubt")) => InboxKind::InDoubt,
-                _ => InboxKind::Dead,
-            };
-            items.push((kind, listed));
-        }
+        let in_state = |state: State| Filter { states: vec![state], ..Filter::default() };
+        let doubts = Filter { reason: Some(Reason::WriteInDoubt.as_str().to_owned()), ..in_state(State::Dead) };
         let twice = Filter { duplicates_only: true, ..Filter::default() };
-        items.extend(self.list(&twice, None, limit).await?.into_iter().map(|listed| (InboxKind::Duplicate, listed)));
-        items.sort_by(|(a_kind, a), (b_kind, b)| (a_kind, a.since).cmp(&(b_kind, b.since)));
+        let mut items = Vec::new();
+        for (kind, filter) in [
+            (InboxKind::InDoubt, doubts),
+            (InboxKind::Approval, in_state(State::WaitingForApproval)),
+            (InboxKind::Input, in_state(State::WaitingForInput)),
+            (InboxKind::Duplicate, twice),
+            (InboxKind::Dead, in_state(State::Dead)),
+        ] {
+            if items.len() >= limit {
+                break;
+            }
+            // Pages come newest first and the longest waiting is wanted: all of a kind is looked at, so that no number of newer
+            // ones hides an older one.
+            let mut all = self.every(&filter).await?;
+            all.retain(|row| kind != InboxKind::Dead || row.reason.as_deref() != Some(Reason::WriteInDoubt.as_str()));
+            all.sort_by_key(|row| row.since);
+            items.extend(all.into_iter().map(|row| (kind, row)));
+        }
+        items.truncate(limit);
         Ok(items)
+    }
+
+    /// Every row that a filter lets through.
+    async fn every(&self, filter: &Filter) -> Result<Vec<Listed>, OrderError> {
+        let mut all: Vec<Listed> = Vec::new();
+        loop {
+            let page = self.list(filter, all.last().map(|row| row.id), limits::PAGE_MAX).await?;
+            let full = page.len() == limits::PAGE_MAX;
+            all.extend(page);
+            if !full {
+                return Ok(all);
+            }
+        }
     }
 
     /// One bounded sweep.
@@ -873,7 +958,7 @@ fn expand(row: &Snapshot, decision: &Decision) -> Vec<DecideCall> {
     };
     for id in meant {
         if !calls.iter().any(|c| &c.call_id == id) {
-            calls.push(DecideCall { call_id: id.clone(), approved, reason: decision.reason.clone(), arguments: None });
+            calls.push(DecideCall { reason: decision.reason.clone(), approved, ..DecideCall::approve(id.clone()) });
         }
     }
     calls

@@ -21,28 +21,18 @@
 //!     Runtime, RuntimeConfig, StartRun,
 //!     agent::{model::scripted::ScriptedModel, registry::{AgentSpec, Registry}},
 //!     clock::SystemClock,
-//!     run::{Policy, Principal, State},
+//!     run::{Principal, State},
 //!     store::memory::MemoryStore,
 //! };
-//! use std::{sync::Arc, time::Duration};
+//! use std::sync::Arc;
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let model = ScriptedModel::from_toml("scripted", "[[reply]]\ntext = \"Good morning.\"")?;
 //! let mut registry = Registry::new();
-//! registry.add_agent(AgentSpec::new("greeter", Arc::new(model)))?;
+//! registry.add_agent(AgentSpec::new("greeter", model))?;
 //! let clock = Arc::new(SystemClock::new()?);
-//! let runtime = Runtime::new(RuntimeConfig {
-//!     store: MemoryStore::new(clock.clone()),
-//!     registry: Arc::new(registry),
-//!     clock: clock.clone(),
-//!     wall: clock,
-//!     ttl: Duration::from_secs(60),
-//!     policy: Policy::default(),
-//!     process: "example:1".into(),
-//!     probe: None,
-//!     live: None,
-//! })?;
+//! let runtime = Runtime::new(RuntimeConfig::new(MemoryStore::new(clock.clone()), registry, clock))?;
 //! let execution = runtime.start(StartRun::new("greeter", "Say something", Principal::person("ann"))).await?;
 //! assert_eq!(execution.finish().await?.state, State::Completed);
 //! # Ok(())
@@ -62,6 +52,7 @@ pub use agent::executor::Live;
 pub use client::{
     Decided, Decision, Details, Execution, InboxKind, OrderError, Resolution, Runtime, RuntimeConfig, StartError, StartRun,
 };
+pub use worker::pool::{PoolConfig, Worked};
 
 /// The readme's Rust is a test.
 #[cfg(doctest)]

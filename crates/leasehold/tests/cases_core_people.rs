@@ -43,7 +43,7 @@ fn grace() -> Principal {
 }
 
 fn one(index: usize, approved: bool) -> DecideCall {
-    DecideCall { call_id: CallId::of(1, index), approved, reason: None, arguments: None }
+    DecideCall { call_id: CallId::of(1, index), approved, reason: None, arguments: None, edited_card: None }
 }
 
 fn about(digest: &str, calls: Vec<DecideCall>, by: Principal) -> Decision {

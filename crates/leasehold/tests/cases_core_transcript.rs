@@ -177,7 +177,7 @@ async fn a_denied_an_approved_and_a_read_call_of_one_turn_have_their_results_in_
         let world = three(&place, &recorder, Approval::Required).tool(append(&recorder).tool(Approval::Required)).build();
         let id = world.run("task").await;
         assert_eq!(recorder.entries(), [], "a turn that needs a person waits before any of its calls runs");
-        let deny = DecideCall { call_id: CallId::of(1, 1), approved: false, reason: Some("not today".into()), arguments: None };
+        let deny = DecideCall::deny(CallId::of(1, 1), Some("not today".into()));
         let decision = Decision { calls: vec![deny], ..World::decision(world.digest(id).await, true) };
         let decided = world.runtime.decide(id, decision).await.expect("taken");
         assert_eq!(decided.execution.expect("here").finish().await.expect("held").state, State::Completed);
@@ -222,12 +222,8 @@ async fn an_edit_is_validated_and_told_to_the_model_and_the_call_runs_with_it() 
     let place = Place::sqlite();
     let world = three(&place, &recorder, Approval::None).tool(append(&recorder).tool(Approval::Required)).build();
     let id = world.run("task").await;
-    let edit = |arguments: serde_json::Value| DecideCall {
-        call_id: CallId::of(1, 1),
-        approved: true,
-        reason: None,
-        arguments: arguments.as_object().cloned(),
-    };
+    let edit =
+        |arguments: serde_json::Value| DecideCall::edit(CallId::of(1, 1), arguments.as_object().cloned().expect("an object"));
     let digest = world.digest(id).await;
     let decision = |call: DecideCall| Decision { calls: vec![call], rest: None, ..World::decision(digest.clone(), true) };
     let sequence = world.row(id).await.sequence;

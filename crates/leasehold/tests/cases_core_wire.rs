@@ -180,7 +180,8 @@ async fn twenty_writers_and_readers_on_one_file_never_see_it_locked_and_renewals
     registry.add_tool(read).expect("fits");
     let write = RecordedWrite::new("ledger.append", WriteEffect::Idempotent, &recorder).tool(Approval::None);
     registry.add_tool(write).expect("fits");
-    let agent = AgentSpec::new("a", SpiedModel::new(&script) as _).tools(["notes.*", "ledger.*"]);
+    let agent = AgentSpec::new("a", SpiedModel::new(&script) as std::sync::Arc<dyn leasehold::agent::model::Model>)
+        .tools(["notes.*", "ledger.*"]);
     registry.add_agent(agent).expect("fits");
     let ttl = Duration::from_secs(6);
     let runtime = Runtime::new(RuntimeConfig {

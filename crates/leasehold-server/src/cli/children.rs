@@ -39,6 +39,7 @@ pub(crate) fn text_at(value: &Value, pointer: &str) -> String {
 
 /// A question that is answered with y or n; the end of the input is no.
 pub(crate) async fn yes_or_no(question: &str) -> Result<bool, Failure> {
+    terminal::forget_typed()?;
     loop {
         let asked = question.to_owned();
         let typed = tokio::task::spawn_blocking(move || terminal::ask(&asked));

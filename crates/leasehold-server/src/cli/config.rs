@@ -4,12 +4,18 @@ use super::{Context, Exit, Outcome, context::env};
 use crate::{
     config::{
         Config, ModelKind,
-        effective::Setting,
+        effective::{Origin, Setting},
         file::{Period, period_text},
     },
     terminal::{self, Look, Screen, span},
 };
-use leasehold::{agent::tool::http::HeaderSource, run::Effect, run::OnExpiry};
+use leasehold::{
+    agent::tool::{
+        Approval,
+        http::{self, BodyKind, ConfiguredEffect, HeaderSource},
+    },
+    run::{Effect, OnExpiry},
+};
 use serde_json::{Map, Value, json};
 
 /// Prints it.
@@ -127,7 +133,7 @@ fn sections(config: &Config) -> Vec<Section> {
     sections.extend(config.models.iter().map(model));
     sections.extend(config.agents.iter().map(agent));
     sections.extend(config.site.iter().map(site));
-    sections.extend(config.http.iter().map(http));
+    sections.extend(config.http.iter().map(http_tool));
     sections
 }
 
@@ -212,11 +218,17 @@ fn site(site: &crate::config::effective::Site) -> Section {
     Section { name: "tool.site", many: false, lines }
 }
 
-fn http(http: &crate::config::Http) -> Section {
-    let (tool, place) = (&http.tool, &http.place);
+fn http_tool(configured: &crate::config::Http) -> Section {
+    let (tool, place) = (&configured.tool, &configured.place);
     let mut lines = vec![
         line("name", tool.name.clone(), place),
+        line("description", tool.description.clone(), place),
         line("effect", Effect::from(tool.effect).as_str(), place),
+        match tool.approval {
+            _ if tool.effect == ConfiguredEffect::ReadOnly => line("approval", "none", "a read waits for nobody"),
+            Some(approval) => line("approval", Approval::from(approval).as_str(), place),
+            None => line("approval", Approval::Required.as_str(), Origin::Default),
+        },
         line("method", tool.method.clone(), place),
         line("url", without_secrets(&tool.url), place),
     ];
@@ -228,6 +240,28 @@ fn http(http: &crate::config::Http) -> Section {
                 line(&key, json!({ "env": env, "prefix": "***" }), format!("{place}; {}", is_set(env)))
             }
         });
+    }
+    let default_or_place = |given: bool| if given { place.clone() } else { Origin::Default.to_string() };
+    lines.push(line(
+        "body",
+        match tool.body {
+            BodyKind::Json => "json",
+            BodyKind::Form => "form",
+        },
+        place,
+    ));
+    if let Some(parameters) = &tool.parameters {
+        lines.push(line("parameters", parameters.clone(), place));
+    }
+    let timeout = tool.timeout.unwrap_or(http::TIMEOUT_DEFAULT);
+    lines.push(line("timeout", period_text(timeout), default_or_place(tool.timeout.is_some())));
+    let bytes = tool.max_response.unwrap_or(http::RESPONSE_BYTES_DEFAULT);
+    lines.push(line("max_response", format!("{bytes}B"), default_or_place(tool.max_response.is_some())));
+    let moved = &tool.outcomes;
+    for (meaning, statuses) in [("done", &moved.done), ("not_applied", &moved.not_applied), ("unknown", &moved.unknown)] {
+        if !statuses.is_empty() {
+            lines.push(line(&format!("outcomes.{meaning}"), statuses.clone(), place));
+        }
     }
     Section { name: "tool.http", many: true, lines }
 }

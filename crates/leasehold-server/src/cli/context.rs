@@ -70,8 +70,12 @@ fn account_in(passwd: &str, uid: u32) -> Option<String> {
 /// Sends the log to standard error: warnings, or what `LEASEHOLD_LOG` asks for. What the provider library says is in the error
 /// that its caller prints.
 pub(crate) fn log() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("LEASEHOLD_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,genai=off"));
+    let asked = env("LEASEHOLD_LOG").filter(|filter| !filter.trim().is_empty());
+    let filter = asked.and_then(|filter| {
+        let parsed = tracing_subscriber::EnvFilter::try_new(&filter);
+        parsed.map_err(|e| terminal::note(format!("LEASEHOLD_LOG: `{filter}` is not a filter ({e}); warnings are shown"))).ok()
+    });
+    let filter = filter.unwrap_or_else(|| tracing_subscriber::EnvFilter::new("warn,genai=off"));
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(|| Visible).init();
 }
 

@@ -8,12 +8,12 @@ use super::{
     watch::{Signals, execute},
 };
 use crate::{
-    render::{card, sentence},
+    render::{arguments, card, sentence},
     terminal::{self, Look, Screen},
 };
 use leasehold::{
     Decided, Decision, Details,
-    run::{CallId, DecideCall, OpenCall, RunId, State},
+    run::{CallId, DecideCall, OpenCall, Snapshot, State},
 };
 use serde_json::{Map, Value};
 
@@ -75,7 +75,7 @@ async fn decide(context: &Context, args: DecideArgs, approved: bool, arguments: 
     let mut signals = Signals::listen()?;
     let digest = match args.digest {
         Some(digest) => digest,
-        None => match confirm(&local, &details, approved, &args.calls, &mut signals).await? {
+        None => match confirm(&local, &details, approved, &args.calls, &calls, &mut signals).await? {
             Some(digest) => digest,
             None => {
                 terminal::note("nothing was decided");
@@ -87,7 +87,7 @@ async fn decide(context: &Context, args: DecideArgs, approved: bool, arguments: 
     let execute_here = !args.no_wait && context.config.execute.value;
     let decision = Decision { digest, rest, reason: args.reason, calls, by: Context::principal(), execute: execute_here };
     let decided = local.runtime.decide(id, decision).await.map_err(order)?;
-    go_on(&mut local, id, decided, &mut signals).await?;
+    go_on(&mut local, &details.row, decided, &mut signals).await?;
     finish(&mut local, id, &mut signals).await
 }
 
@@ -108,7 +108,12 @@ fn named_calls(
     }
     Ok(ids
         .into_iter()
-        .map(|call_id| DecideCall { call_id, approved, reason: reason.cloned(), arguments: arguments.clone() })
+        .map(|call_id| DecideCall {
+            approved,
+            reason: reason.cloned(),
+            arguments: arguments.clone(),
+            ..DecideCall::approve(call_id)
+        })
         .collect())
 }
 
@@ -122,6 +127,7 @@ async fn confirm(
     details: &Details,
     approved: bool,
     named: &[String],
+    calls: &[DecideCall],
     signals: &mut Signals,
 ) -> Result<Option<String>, Failure> {
     let digest = details.row.turn.as_ref().and_then(|turn| turn.digest.clone());
@@ -131,9 +137,16 @@ async fn confirm(
     let mut screen = Screen::stderr();
     screen.styled(Look::Strong, format!("Run {} of {}", details.row.id, details.row.agent));
     card(&mut screen, &local.subject(details), None);
+    for call in calls {
+        if let Some(instead) = &call.arguments {
+            screen.styled(Look::Warn, format!("  {} is to run with these arguments instead", call.call_id));
+            arguments(&mut screen, 6, instead);
+        }
+    }
     screen.eprint();
     let which = if named.is_empty() { "all undecided calls".to_owned() } else { named.join(", ") };
     let verb = if approved { "Approve" } else { "Deny" };
+    terminal::forget_typed()?;
     let answer = ask(format!("{verb} {which}? [y/N] "), local, signals).await?;
     Ok(answer.is_some_and(|answer| matches!(answer.to_lowercase().as_str(), "y" | "yes")).then_some(digest))
 }
@@ -162,7 +175,7 @@ pub(crate) async fn ask_and_go_on(local: &mut Local<'_>, details: &Details, sign
         card(&mut screen, &local.subject(details), Some(&call.id));
         screen.eprint();
         let Some((approved, reason)) = verdict(local, signals).await? else { continue };
-        calls.push(DecideCall { call_id: call.id.clone(), approved, reason, arguments: None });
+        calls.push(DecideCall { approved, reason, ..DecideCall::approve(call.id.clone()) });
     }
     if calls.is_empty() {
         return Ok(false);
@@ -179,13 +192,14 @@ pub(crate) async fn ask_and_go_on(local: &mut Local<'_>, details: &Details, sign
         Err(error) => return Err(order(error)),
     };
     let still_waits = decided.row.state.is_waiting();
-    go_on(local, id, decided, signals).await?;
+    go_on(local, &details.row, decided, signals).await?;
     // A part was decided and the rest was skipped: it is not asked for again at once.
     Ok(!still_waits)
 }
 
 /// Approve with true, deny with false and perhaps a reason; none: skipped.
 async fn verdict(local: &Local<'_>, signals: &mut Signals) -> Result<Option<(bool, Option<String>)>, Failure> {
+    terminal::forget_typed()?;
     loop {
         let Some(answer) = ask("  [a]pprove, [d]eny or [s]kip? ".into(), local, signals).await? else { return Ok(None) };
         match answer.to_lowercase().as_str() {
@@ -201,7 +215,7 @@ async fn verdict(local: &Local<'_>, signals: &mut Signals) -> Result<Option<(boo
 }
 
 /// After a decision: executes the continuation, or says who will.
-async fn go_on(local: &mut Local<'_>, id: RunId, decided: Decided, signals: &mut Signals) -> Result<(), Failure> {
+async fn go_on(local: &mut Local<'_>, before: &Snapshot, decided: Decided, signals: &mut Signals) -> Result<(), Failure> {
     if decided.repeated {
         terminal::note("decided before in the same way; nothing was changed");
     }
@@ -209,8 +223,8 @@ async fn go_on(local: &mut Local<'_>, id: RunId, decided: Decided, signals: &mut
         terminal::note(format!("decided, and queued for a worker: {why}"));
     }
     if let Some(execution) = decided.execution {
-        debug_assert_eq!(execution.run(), id);
-        execute(local, execution, signals).await?;
+        debug_assert_eq!(execution.run(), before.id);
+        execute(local, execution, before.sequence, signals).await?;
     }
     Ok(())
 }
@@ -230,6 +244,6 @@ mod tests {
     #[test]
     fn a_run_id_is_only_shown() {
         // The id type is a plain UUID: nothing of it needs escaping in a command line.
-        assert!(RunId::new().to_string().chars().all(|c| c.is_ascii_hexdigit() || c == '-'));
+        assert!(leasehold::run::RunId::new().to_string().chars().all(|c| c.is_ascii_hexdigit() || c == '-'));
     }
 }

@@ -30,6 +30,9 @@ enum ItemRun {
 pub(crate) async fn inbox(context: &Context) -> Outcome {
     let local = Local::open(context, Needs::Store).await?;
     let items = local.runtime.inbox(limits::PAGE_MAX).await.map_err(order)?;
+    if items.len() == limits::PAGE_MAX {
+        terminal::note(format!("more may wait than the {} most urgent, which are shown", limits::PAGE_MAX));
+    }
     if context.json {
         let mut all = Vec::with_capacity(items.len());
         for (kind, listed) in &items {

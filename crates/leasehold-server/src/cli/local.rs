@@ -41,14 +41,6 @@ pub(crate) struct Local<'a> {
     pub(crate) live: UnboundedReceiver<Live>,
 }
 
-/// Host and process: `web-01:4711`.
-fn process() -> String {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host: String =
-        host.trim().chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect();
-    format!("{}:{}", if host.is_empty() { "localhost" } else { &host }, std::process::id())
-}
-
 impl<'a> Local<'a> {
     /// Opens the store and sweeps once.
     pub(crate) async fn open(context: &'a Context, needs: Needs) -> Result<Self, Failure> {
@@ -91,10 +83,6 @@ impl<'a> Local<'a> {
         let lease = &config.lease;
         let (sender, live) = mpsc::unbounded_channel();
         let runtime = Runtime::new(RuntimeConfig {
-            store,
-            registry,
-            clock: clock.clone(),
-            wall: clock.clone(),
             ttl: lease.ttl.value.0,
             policy: Policy {
                 max_requeues: lease.max_requeues.value,
@@ -105,9 +93,9 @@ impl<'a> Local<'a> {
                     jitter: lease.backoff_jitter.value,
                 },
             },
-            process: process(),
             probe: StopAt::from_environment(&env)?.map(|probe| Arc::new(probe) as Arc<dyn Probe>),
             live: Some(sender),
+            ..RuntimeConfig::new(store, registry, clock.clone())
         })
         .map_err(unavailable)?;
         Ok(Self { context, runtime, clock, missing_agents, live })

@@ -24,7 +24,11 @@ mod tools;
 mod watch;
 
 use crate::{config::ConfigError, terminal};
-use clap::{Args, Parser, Subcommand};
+use clap::{
+    Args, Parser, Subcommand,
+    builder::{OsStringValueParser, TypedValueParser as _},
+    error::ErrorKind,
+};
 use context::Context;
 use std::{future::Future, io, path::PathBuf, process::ExitCode};
 
@@ -42,7 +46,9 @@ struct Cli {
 #[derive(Debug, Args)]
 struct Global {
     /// The configuration file; else ./leasehold.toml, else the user's configuration directory, else defaults
-    #[arg(long, global = true, value_name = "PATH", env = "LEASEHOLD_CONFIG")]
+    // An empty variable is none.
+    #[arg(long, global = true, value_name = "PATH", env = "LEASEHOLD_CONFIG",
+        value_parser = OsStringValueParser::new().map(PathBuf::from))]
     config: Option<PathBuf>,
     /// Print JSON
     #[arg(long, global = true)]
@@ -148,7 +154,10 @@ pub(crate) type Outcome = Result<Exit, Failure>;
 
 /// Parses the command line, executes the command, and says how it ended.
 pub(crate) fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return wrong_use(&error),
+    };
     context::log();
     let exit = match execute(cli) {
         Ok(exit) => exit,
@@ -159,6 +168,22 @@ pub(crate) fn main() -> ExitCode {
         }
     };
     ExitCode::from(exit.code())
+}
+
+/// Help as it is; a complaint with what was typed made visible first.
+fn wrong_use(error: &clap::Error) -> ExitCode {
+    let code = u8::try_from(error.exit_code()).unwrap_or(Exit::Usage.code());
+    if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        error.print().ok();
+        return ExitCode::from(code);
+    }
+    let typed = std::env::args_os().map(|word| terminal::Safe::line(&word.to_string_lossy()).as_str().to_owned());
+    let text = match Cli::try_parse_from(typed) {
+        Err(visible) => visible.render().to_string(),
+        Ok(_) => error.render().to_string(),
+    };
+    terminal::error(text.strip_prefix("error: ").unwrap_or(&text).trim_end());
+    ExitCode::from(code)
 }
 
 fn execute(cli: Cli) -> Outcome {

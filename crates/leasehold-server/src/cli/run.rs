@@ -30,7 +30,7 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     queue: bool,
     /// The same key again is the same run, not a new one
-    #[arg(long, value_name = "K", requires = "queue")]
+    #[arg(long, value_name = "K", requires = "queue", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     key: Option<String>,
     /// Narrow the agent's tools to these names or patterns
     #[arg(long, value_name = "T", value_delimiter = ',')]
@@ -50,9 +50,9 @@ pub(crate) async fn run(context: &Context, args: RunArgs) -> Outcome {
     let agent = choose_agent(context, args.agent.as_deref())?;
     let prompt = match args.prompt.as_str() {
         "-" => {
-            let mut text = String::new();
-            std::io::stdin().read_to_string(&mut text)?;
-            text
+            let mut bytes = Vec::new();
+            std::io::stdin().read_to_end(&mut bytes)?;
+            String::from_utf8(bytes).map_err(|_| Failure::usage("the prompt on standard input is not UTF-8 text"))?
         }
         text => text.to_owned(),
     };
@@ -88,7 +88,7 @@ pub(crate) async fn run(context: &Context, args: RunArgs) -> Outcome {
     };
     let id = execution.run();
     terminal::note(format!("run {id}"));
-    execute(&mut local, execution, &mut signals).await?;
+    execute(&mut local, execution, 0, &mut signals).await?;
     finish(&mut local, id, &mut signals).await
 }
 

@@ -13,9 +13,10 @@ use crate::{
 use jiff::Timestamp;
 use leasehold::{
     limits,
-    run::{RunId, Snapshot, State},
+    run::{Reason, RunId, Snapshot, State},
     store::Filter,
 };
+use strum::IntoEnumIterator as _;
 
 /// Verbs on runs.
 #[derive(Debug, clap::Subcommand)]
@@ -47,7 +48,7 @@ pub(crate) enum RunsCommand {
 #[derive(Debug, clap::Args)]
 pub(crate) struct ListArgs {
     /// Only runs in this state
-    #[arg(long)]
+    #[arg(long, value_parser = state_word)]
     state: Option<State>,
     /// Only runs of this agent
     #[arg(long)]
@@ -56,8 +57,8 @@ pub(crate) struct ListArgs {
     #[arg(long)]
     owner: Option<String>,
     /// Only runs with this reason
-    #[arg(long)]
-    reason: Option<String>,
+    #[arg(long, value_parser = reason_word)]
+    reason: Option<Reason>,
     /// Only runs made since then (RFC 3339)
     #[arg(long, value_name = "TIME")]
     since: Option<Timestamp>,
@@ -67,6 +68,21 @@ pub(crate) struct ListArgs {
     /// Go on after this run, as `next_cursor` names it
     #[arg(long, value_name = "ID")]
     cursor: Option<RunId>,
+}
+
+fn one_of<T: std::str::FromStr + Copy + Into<&'static str>>(word: &str, all: impl Iterator<Item = T>) -> Result<T, String> {
+    word.parse().map_err(|_| {
+        let all: Vec<&'static str> = all.map(Into::into).collect();
+        format!("there are: {}", all.join(", "))
+    })
+}
+
+fn state_word(word: &str) -> Result<State, String> {
+    one_of(word, State::iter())
+}
+
+fn reason_word(word: &str) -> Result<Reason, String> {
+    one_of(word, Reason::iter())
 }
 
 /// Options of an order.
@@ -97,15 +113,17 @@ async fn list(context: &Context, args: ListArgs) -> Outcome {
         states: args.state.into_iter().collect(),
         agent: args.agent,
         owner: args.owner,
-        reason: args.reason,
+        reason: args.reason.map(|reason| reason.as_str().to_owned()),
         since: args.since,
         duplicates_only: false,
     };
     let limit = usize::try_from(args.limit).unwrap_or(limits::PAGE_MAX);
-    let mut rows =
-        local.runtime.list(&filter, args.cursor, limit.saturating_add(1).min(limits::PAGE_MAX)).await.map_err(order)?;
-    let more = rows.len() > limit;
-    rows.truncate(limit);
+    let rows = local.runtime.list(&filter, args.cursor, limit).await.map_err(order)?;
+    // A store gives no more than a page, so whether there is more is a question of its own.
+    let more = match rows.last() {
+        Some(last) if rows.len() == limit => !local.runtime.list(&filter, Some(last.id), 1).await.map_err(order)?.is_empty(),
+        _ => false,
+    };
     let next_cursor = if more { rows.last().map(|row| row.id.to_string()) } else { None };
     if context.json {
         terminal::print_json(&Page { items: rows.iter().map(RunLine::from).collect(), next_cursor })?;

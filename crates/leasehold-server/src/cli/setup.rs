@@ -12,7 +12,7 @@ use leasehold::agent::{
         provider::{ProviderConfig, ProviderModel},
         scripted::ScriptedModel,
     },
-    registry::{AgentSpec, Registry},
+    registry::{AgentSpec, Registry, RegistryError},
     tool::{
         Approval, Tool,
         http::HttpTool,
@@ -53,14 +53,20 @@ pub(crate) fn executable(config: &Config) -> Result<Executable, ConfigError> {
         };
         HttpTool::build_with_env(http.tool.clone(), |_| Some("x".into())).map_err(|e| wrong(&e.key, e.why))?;
         match HttpTool::build(http.tool.clone()) {
-            Ok(tool) => add(&mut registry, tool, &http.place)?,
+            Ok(tool) => {
+                let schema = http.places.get("parameters").unwrap_or(&http.place);
+                registry.add_tool(tool).map_err(|e| {
+                    let place = if matches!(e, RegistryError::BadSchema { .. }) { schema } else { &http.place };
+                    ConfigError::new(place, e.to_string())
+                })?;
+            }
             Err(e) => {
                 missing_tools.insert(name, e.to_string());
             }
         }
     }
     for tool in site(config)? {
-        add(&mut registry, tool, "the bundled site")?;
+        registry.add_tool(tool).map_err(|e| ConfigError::new("the bundled site", e.to_string()))?;
     }
     let mut models = BTreeMap::new();
     let mut built: BTreeMap<&str, Arc<dyn AgentModel>> = BTreeMap::new();
@@ -101,10 +107,6 @@ pub(crate) fn executable(config: &Config) -> Result<Executable, ConfigError> {
         missing_agents.insert(agent.name.clone(), why);
     }
     Ok(Executable { registry: Arc::new(registry), missing_agents, missing_tools, models })
-}
-
-fn add(registry: &mut Registry, tool: Tool, place: &str) -> Result<(), ConfigError> {
-    registry.add_tool(tool).map_err(|e| ConfigError::new(place, e.to_string()))
 }
 
 /// A pattern of an agent covers a tool.

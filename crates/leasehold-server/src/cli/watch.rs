@@ -90,12 +90,16 @@ pub(crate) enum Heard {
     Terminate,
 }
 
-/// Executes until the run settles, waits or is somebody else's.
-pub(crate) async fn execute(local: &mut Local<'_>, execution: Execution, signals: &mut Signals) -> Result<(), Failure> {
+/// Executes until the run settles, waits or is somebody else's. Shows the journal from entry number `next` on.
+pub(crate) async fn execute(
+    local: &mut Local<'_>,
+    execution: Execution,
+    mut next: u64,
+    signals: &mut Signals,
+) -> Result<(), Failure> {
     let run = execution.run();
     let runtime = local.runtime.clone();
     let steps = Steps::new();
-    let mut next = execution.row().sequence.saturating_sub(1);
     let mut interrupted = false;
     let task = tokio::spawn(execution.finish());
     tokio::pin!(task);

@@ -104,8 +104,15 @@ impl Checker<'_> {
         let http = self.http(file)?;
         let models = self.models(file)?;
         let mut agents = self.agents(file, &models, &http)?;
+        if let ([], [first, _, ..]) = (agents.as_slice(), file.model.as_slice())
+            && !models.iter().any(|model| model.name == DEFAULT_MODEL)
+        {
+            return Err(self
+                .error(&first.get_ref().name, "no agent is configured, and which of the models is meant is not said")
+                .mend(format!("name one of them \"{DEFAULT_MODEL}\", or add an [[agent]] with its model")));
+        }
         if agents.is_empty() {
-            agents.push(default_agent(&http));
+            agents.push(default_agent(&http, &models));
         }
         let site = self.site(file, &agents, &store.value)?;
         let listen = SocketAddr::from(([127, 0, 0, 1], 7878));
@@ -130,8 +137,8 @@ impl Checker<'_> {
             lease: Lease::read(&self.reader, &file.lease)?,
             admin_token_env: self.reader.setting(
                 "LEASEHOLD_AUTH_ADMIN_TOKEN_ENV",
-                plain("a name"),
-                any,
+                |text| Ok(text.to_owned()),
+                |text: &String| env_name(text),
                 file.auth.admin_token_env.as_ref(),
                 "LEASEHOLD_ADMIN_TOKEN".into(),
             )?,
@@ -340,10 +347,15 @@ impl Checker<'_> {
             if !models.iter().any(|m| m.name == model) {
                 let at = agent.model.as_ref().unwrap_or(&agent.name);
                 let names: Vec<&str> = models.iter().map(|m| m.name.as_str()).collect();
-                let mend = suggest(model, &names);
-                return Err(self
-                    .error(at, format!("agent `{}` names the model `{model}`, which is not there", agent.name.get_ref()))
-                    .mend(mend));
+                let name = agent.name.get_ref();
+                return Err(match agent.model {
+                    Some(_) => self
+                        .error(at, format!("agent `{name}` names the model `{model}`, which is not there"))
+                        .mend(suggest(model, &names)),
+                    None => self
+                        .error(at, format!("agent `{name}` names no model, and there is none called `{model}`"))
+                        .mend(format!("add: model = \"..\"; there are: {}", names.join(", "))),
+                });
             }
             for pattern in &agent.tools {
                 self.pattern(agent.name.get_ref(), pattern, http)?;
@@ -439,10 +451,15 @@ impl Checker<'_> {
     }
 }
 
-fn default_agent(http: &[Http]) -> Agent {
+fn default_agent(http: &[Http], models: &[Model]) -> Agent {
+    // The file's only model is meant, whatever its name is.
+    let model = match models {
+        [one] => one.name.clone(),
+        _ => DEFAULT_MODEL.into(),
+    };
     Agent {
         name: DEFAULT_AGENT.into(),
-        model: DEFAULT_MODEL.into(),
+        model,
         system: "You are a careful assistant. Use the tools you are offered; say plainly what you did and what you did not do."
             .into(),
         tools: std::iter::once("site.*".to_owned()).chain(http.iter().map(|h| h.tool.name.clone())).collect(),
@@ -453,6 +470,15 @@ fn default_agent(http: &[Http]) -> Agent {
         on_decision_expired: OnExpiry::Continue,
         approval_valid_for: Duration::from_secs(24 * 3600),
         origin: Origin::Default,
+    }
+}
+
+/// What stands where a variable's name belongs may be the secret itself: it is not repeated.
+fn env_name(text: &str) -> Result<(), String> {
+    if is_env_name(text) {
+        Ok(())
+    } else {
+        Err("this is not the name of an environment variable\n  write the name of the variable, never the secret".into())
     }
 }
 
@@ -472,6 +498,12 @@ fn store_path(url: &str) -> Result<&str, (String, String)> {
     match url.strip_prefix("sqlite:") {
         Some(path) => {
             let path = path.strip_prefix("//").unwrap_or(path);
+            if path.contains('?') {
+                return Err(("the store's URL has parameters (`?`), and none are known".into(), mend));
+            }
+            if path.starts_with(':') {
+                return Err(("the store is a file; one in memory would not survive the process".into(), mend));
+            }
             if path.is_empty() { Err(("the store's URL names no file".into(), mend)) } else { Ok(path) }
         }
         None => Err(("the store's URL does not begin with `sqlite:`".into(), mend)),

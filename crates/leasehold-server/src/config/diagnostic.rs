@@ -1,7 +1,8 @@
 //! Errors of configuration: which file and line, what is wrong, and how to mend it.
 
 use std::{
-    fmt, io,
+    fmt,
+    io::{self, Read as _},
     ops::Range,
     path::{Path, PathBuf},
 };
@@ -56,15 +57,18 @@ impl Source {
     pub(crate) fn read(path: &Path) -> Result<Self, ConfigError> {
         let place = path.display().to_string();
         let failed = |e: &io::Error| ConfigError::new(&place, format!("the configuration cannot be read: {e}"));
-        let size = std::fs::metadata(path).map_err(|e| failed(&e))?.len();
-        if size > FILE_BYTES_MAX {
+        // Not the size that the file system tells: a device or a pipe has none.
+        let mut bytes = Vec::new();
+        let file = std::fs::File::open(path).map_err(|e| failed(&e))?;
+        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|e| failed(&e))?;
+        if bytes.len() as u64 > FILE_BYTES_MAX {
             return Err(ConfigError::new(
                 &place,
-                format!("the configuration has {size} bytes; at most {FILE_BYTES_MAX} are read"),
+                format!("the configuration is longer than {FILE_BYTES_MAX} bytes; no more are read"),
             )
             .mend("keep long texts, such as a model's script, in files of their own"));
         }
-        Self::new(path, std::fs::read(path).map_err(|e| failed(&e))?)
+        Self::new(path, bytes)
     }
 
     /// From bytes.
@@ -175,12 +179,28 @@ fn explain(message: &str, found: &str) -> (String, Option<String>) {
     if message.starts_with("duplicate key") {
         return (format!("the key `{}` is there twice", found.trim_matches('"')), Some("keep one of them".into()));
     }
-    let whole =
-        ["u8", "u16", "u32", "u64", "usize"].into_iter().find_map(|int| message.strip_suffix(&format!("expected {int}")));
-    match whole {
-        Some(rest) => (format!("{rest}expected a whole number that is not negative"), None),
-        None => (message.to_owned(), None),
+    if message == "invalid type: map, expected a sequence" {
+        let mend = match found.strip_prefix('[').and_then(|rest| rest.split(']').next()).map(str::trim) {
+            Some(name) if !name.is_empty() && !name.starts_with('[') => format!("write it with two brackets: [[{name}]]"),
+            _ => "write it with two brackets, such as [[model]]".to_owned(),
+        };
+        return ("there can be several of this section".to_owned(), Some(mend));
     }
+    for (kind, words) in [
+        ("u8", "a whole number from 0 to 255"),
+        ("u16", "a whole number from 0 to 65535"),
+        ("u32", "a whole number from 0 to 4294967295"),
+        ("u64", "a whole number that is not negative"),
+        ("usize", "a whole number that is not negative"),
+        ("f64", "a number"),
+        ("a boolean", "true or false, without quotes"),
+        ("a sequence", "a list: [..]"),
+    ] {
+        if let Some(rest) = message.strip_suffix(kind).filter(|rest| rest.ends_with("expected ")) {
+            return (format!("{rest}{words}"), None);
+        }
+    }
+    (message.to_owned(), None)
 }
 
 #[cfg(test)]

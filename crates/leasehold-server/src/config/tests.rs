@@ -193,7 +193,7 @@ fn durations_are_read_as_people_write_them() {
 fn numbers_that_are_negative_or_zero_are_refused() {
     let error = wrong("[lease]\nmax_requeues = -1\n");
     assert!(error.starts_with("/etc/lh/leasehold.toml:2: "), "{error}");
-    assert!(error.contains("a whole number that is not negative"), "{error}");
+    assert!(error.contains("a whole number from 0 to 4294967295"), "{error}");
     assert!(wrong("[worker]\nconcurrency = 0\n").contains(":2: must be at least 1"));
     assert!(wrong("[lease]\nbackoff = { factor = 0.5 }\n").contains("at least 1"));
 }
@@ -212,7 +212,7 @@ fn a_file_that_is_too_large_is_refused_with_the_limit() {
     let path = dir.path().join("leasehold.toml");
     std::fs::write(&path, format!("# {}", "x".repeat(1024 * 1024))).unwrap();
     let error = load(Some(&path), &|_| None).unwrap_err().to_string();
-    assert!(error.contains("at most 1048576 are read"), "{error}");
+    assert!(error.contains("longer than 1048576 bytes"), "{error}");
 }
 
 #[test]
@@ -266,5 +266,49 @@ fn an_approval_that_is_not_one_of_the_two_words_is_refused() {
     for value in ["false", "\"no\"", "\"\"", "\"None\""] {
         let error = wrong(&TOOL.replace("method =", &format!("approval = {value}\nmethod =")));
         assert!(error.starts_with("/etc/lh/leasehold.toml:6: "), "{value}: {error}");
+    }
+}
+
+#[test]
+fn a_section_with_one_bracket_too_few_is_mended() {
+    for (text, line, mend) in [
+        ("[model]\nname = \"m\"\n", 1, "[[model]]"),
+        ("\n[tool.http]\nname = \"a.b\"\n", 2, "[[tool.http]]"),
+        ("[agent]\nname = \"a\"\n", 1, "[[agent]]"),
+    ] {
+        let error = wrong(text);
+        assert!(error.starts_with(&format!("/etc/lh/leasehold.toml:{line}: ")) && error.contains(mend), "{error}");
+    }
+}
+
+#[test]
+fn values_of_a_wrong_type_are_answered_in_words() {
+    assert!(wrong("[server]\nexecute = \"yes\"\n").contains("expected true or false"));
+    assert!(wrong("[worker]\nconcurrency = 4294967296\n").contains("from 0 to 4294967295"));
+    assert!(wrong("[lease]\nbackoff = { factor = \"2\" }\n").contains("expected a number"));
+}
+
+#[test]
+fn the_only_model_is_the_one_that_is_meant() {
+    let model = |name: &str| format!("[[model]]\nname = \"{name}\"\nprovider = \"ollama\"\nmodel = \"x\"\n");
+    assert_eq!(read(&model("mine")).unwrap().agents[0].model, "mine");
+    let error = wrong(&format!("{}{}", model("a"), model("b")));
+    assert!(error.starts_with("/etc/lh/leasehold.toml:2: ") && error.contains("[[agent]]"), "{error}");
+    let error = wrong(&format!("{}[[agent]]\nname = \"clerk\"\n", model("mine")));
+    assert!(error.contains("names no model") && error.contains("there are: mine"), "{error}");
+}
+
+#[test]
+fn a_token_written_where_its_variable_belongs_is_not_repeated() {
+    let error = wrong("[auth]\nadmin_token_env = \"lh-12345\"\n");
+    assert!(error.starts_with("/etc/lh/leasehold.toml:2: ") && !error.contains("12345"), "{error}");
+    let error = read_with("", &[("LEASEHOLD_AUTH_ADMIN_TOKEN_ENV", "lh-12345")]).unwrap_err();
+    assert!(!error.contains("12345"), "{error}");
+}
+
+#[test]
+fn the_stores_url_is_a_file_and_nothing_more() {
+    for url in ["sqlite:a.db?mode=ro", "sqlite::memory:", "sqlite:", "a.db"] {
+        assert!(wrong(&format!("[store]\nurl = \"{url}\"\n")).starts_with("/etc/lh/leasehold.toml:2: "), "{url}");
     }
 }

@@ -4,16 +4,17 @@
 use super::{BLOCK_LINES_MAX, Subject, arguments, effect_words, when};
 use crate::{
     terminal::{Look, Screen, span},
-    wire::{on_card, standing_card},
+    wire::{as_decided, on_card, standing_card},
 };
 use leasehold::run::{CallId, CardCall, OpenCall};
 
 /// The calls that are still on the standing card, with their place in the row.
-fn open_calls<'a>(subject: &Subject<'a>) -> Vec<(&'a CardCall, &'a OpenCall)> {
+fn open_calls<'a>(subject: &Subject<'a>) -> Vec<(CardCall, &'a OpenCall)> {
     let (Some(suspended), Some(turn)) = (standing_card(subject.row, subject.entries), subject.row.turn.as_ref()) else {
         return Vec::new();
     };
-    suspended.card.calls.iter().filter_map(|card| Some((card, turn.call(&card.id).filter(|call| on_card(call))?))).collect()
+    let open = |card: &CardCall| turn.call(&card.id).filter(|call| on_card(call));
+    suspended.card.calls.iter().filter_map(|card| Some((as_decided(card, subject.entries), open(card)?))).collect()
 }
 
 /// The digest that a decision has to name.
@@ -77,8 +78,8 @@ pub(crate) fn how_to_decide(screen: &mut Screen, subject: &Subject<'_>) {
     let Some(digest) = digest(subject) else { return };
     let (command, id) = (subject.command, subject.row.id);
     screen.styled(Look::Faint, "  to decide about exactly this:");
-    screen.line(format!("    {command} approve {id} --digest {digest}"));
-    screen.line(format!("    {command} deny {id} --digest {digest} --reason \"..\""));
+    screen.command(format!("    {command} approve {id} --digest {digest}"));
+    screen.command(format!("    {command} deny {id} --digest {digest} --reason \"..\""));
     let undecided: Vec<_> = open_calls(subject).into_iter().filter(|(_, open)| open.is_undecided()).collect();
     if let [(first, _), _, ..] = undecided.as_slice() {
         screen.styled(Look::Faint, format!("  for one call only, add for example: --call {}", first.id));

@@ -85,9 +85,9 @@ fn how_to_settle(screen: &mut Screen, subject: &Subject<'_>) {
     let resolve =
         format!("{} resolve {} --call {} --fence-epoch {}", subject.command, subject.row.id, fence.call_id, fence.epoch);
     screen.styled(Look::Faint, "  look at the far side, then say what is true:");
-    screen.line(format!("    it happened:    {resolve} --landed"));
-    screen.line(format!("    it did not:     {resolve} --not-landed"));
-    screen.line(format!("    give it up:     {resolve} --abandon"));
+    screen.command(format!("    it happened:    {resolve} --landed"));
+    screen.command(format!("    it did not:     {resolve} --not-landed"));
+    screen.command(format!("    give it up:     {resolve} --abandon"));
     if fence.in_flight_until > subject.now {
         screen.styled(Look::Faint, format!("  \"it did not\" is taken from {} on", super::clock(fence.in_flight_until)));
     }

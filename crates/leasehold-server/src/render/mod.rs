@@ -120,7 +120,7 @@ fn ago(at: Timestamp, now: Timestamp) -> String {
 }
 
 /// Arguments or other JSON, one key a line; text of several lines behind a gutter.
-fn arguments(screen: &mut Screen, indent: usize, arguments: &Map<String, Value>) {
+pub(crate) fn arguments(screen: &mut Screen, indent: usize, arguments: &Map<String, Value>) {
     if arguments.is_empty() {
         screen.line(format!("{:indent$}(none)", ""));
     }

@@ -106,16 +106,17 @@ fn next_steps(screen: &mut Screen, subject: &Subject<'_>) {
         (State::Dead, _) | (State::Failed, _) if row.fence.as_ref().is_none_or(|_| !row.has_non_idempotent_fence()) => {
             screen.gap();
             if !row.cancel_requested {
-                screen.styled(Look::Faint, format!("  to continue it:  {command} runs redrive {id}"));
+                screen.command(format!("  to continue it:  {command} runs redrive {id}"));
             }
             if row.state == State::Dead {
-                screen.styled(Look::Faint, format!("  to give it up:   {command} runs discard {id}"));
+                screen.command(format!("  to give it up:   {command} runs discard {id}"));
             }
         }
         (State::Running | State::Queued, _) => {
             screen
                 .gap()
-                .styled(Look::Faint, format!("  live: {command} runs follow {id}    to stop it: {command} runs cancel {id}"));
+                .command(format!("  to see it live:  {command} runs follow {id}"))
+                .command(format!("  to stop it:      {command} runs cancel {id}"));
         }
         _ => {}
     }

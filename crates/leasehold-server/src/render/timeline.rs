@@ -146,7 +146,11 @@ fn settled_words(settled: &body::Settled) -> String {
         State::Completed => format!("completed{}", if settled.truncated { " at its cap on rounds" } else { "" }),
         state => {
             let reason = settled.reason.map(|reason| format!(", {reason}")).unwrap_or_default();
-            let detail = if settled.detail.is_empty() { String::new() } else { format!(" ({})", short(&settled.detail)) };
+            let detail = if settled.detail.is_empty() || settled.detail == state.as_str() {
+                String::new()
+            } else {
+                format!(" ({})", short(&settled.detail))
+            };
             format!("{state}{reason}{detail}")
         }
     }

@@ -8,7 +8,7 @@ use std::{
     process::Stdio,
     sync::{Arc, Mutex},
 };
-use tokio::process::Child;
+use tokio::process::{Child, Command};
 
 /// The person's side of a terminal with a command on the other side.
 pub(crate) struct Terminal {
@@ -20,6 +20,11 @@ pub(crate) struct Terminal {
 impl Sandbox {
     /// Starts a command on a terminal of its own.
     pub(crate) fn on_terminal(&self, arguments: &[&str]) -> Terminal {
+        self.on_terminal_with(arguments, |_| {})
+    }
+
+    /// The same, with more said about the command.
+    pub(crate) fn on_terminal_with(&self, arguments: &[&str], more: impl FnOnce(&mut Command)) -> Terminal {
         let flags = rustix::pty::OpenptFlags::RDWR | rustix::pty::OpenptFlags::NOCTTY;
         let person = rustix::pty::openpt(flags).unwrap();
         rustix::pty::grantpt(&person).unwrap();
@@ -31,6 +36,7 @@ impl Sandbox {
         let stream = || Stdio::from(side.try_clone().unwrap());
         let mut command = self.command(arguments);
         command.env("TERM", "xterm").stdin(stream()).stdout(stream()).stderr(stream());
+        more(&mut command);
         let child = command.spawn().unwrap();
         let mut screen = File::from(person.try_clone().unwrap());
         let seen = Arc::new(Mutex::new(String::new()));

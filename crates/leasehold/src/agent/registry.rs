@@ -56,11 +56,11 @@ pub struct AgentSpec {
 }
 
 impl AgentSpec {
-    /// An agent with the defaults of the configuration file.
-    pub fn new(name: impl Into<String>, model: Arc<dyn Model>) -> Self {
+    /// An agent with the defaults of the configuration file. Several agents may share one model in an [`Arc`].
+    pub fn new(name: impl Into<String>, model: impl Model + 'static) -> Self {
         Self {
             name: name.into(),
-            model,
+            model: Arc::new(model),
             price: None,
             system: String::new(),
             tools: Vec::new(),
@@ -165,7 +165,8 @@ impl Registry {
     ///
     /// # Errors
     /// A name that is taken or malformed, a schema that is none.
-    pub fn add_tool(&mut self, tool: Tool) -> Result<(), RegistryError> {
+    pub fn add_tool(&mut self, tool: impl Into<Tool>) -> Result<(), RegistryError> {
+        let tool = tool.into();
         let ToolSpec { name, parameters, .. } = tool.spec();
         match name.split_once('.') {
             Some((source, rest)) if !source.is_empty() && !rest.is_empty() => {}

@@ -45,6 +45,28 @@ pub struct CardCall {
     pub why: Option<String>,
 }
 
+/// Preview and precondition of arguments that a person put in the place of the model's: they stand for those of the card.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EditedCard {
+    /// What would change, in the tool's words; none where it has no preview.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preview: Option<String>,
+    /// What has to hold when it starts, where the tool has such a condition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub precondition: Option<String>,
+}
+
+impl CardCall {
+    /// As it is after a person changed the arguments: what was taken of the old ones does not count for the new ones.
+    pub fn edited(mut self, arguments: Map<String, Value>, card: Option<EditedCard>) -> Self {
+        let EditedCard { preview, precondition } = card.unwrap_or_default();
+        self.arguments = arguments;
+        self.preview = preview;
+        self.precondition = precondition;
+        self
+    }
+}
+
 /// Approval or input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

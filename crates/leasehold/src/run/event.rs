@@ -1,7 +1,7 @@
 //! What can happen to a run, by who has the authority: the holder, a former holder, the clock, a person. Nothing else changes one.
 
 use super::{
-    decision::TurnCard,
+    decision::{EditedCard, TurnCard},
     ids::{CallId, LeaseId, RunId},
     journal::{ReplyCall, Request, body},
     snapshot::{LeaseTime, Usage},
@@ -209,6 +209,24 @@ pub struct DecideCall {
     pub reason: Option<String>,
     /// Changed arguments, already validated.
     pub arguments: Option<Map<String, Value>>,
+    /// Preview and precondition of the changed arguments. [`Runtime::decide`](crate::Runtime::decide) asks the tool for them; what
+    /// a caller puts here does not count.
+    pub edited_card: Option<EditedCard>,
+}
+
+impl DecideCall {
+    /// Lets a call run.
+    pub fn approve(call_id: CallId) -> Self {
+        Self { call_id, approved: true, reason: None, arguments: None, edited_card: None }
+    }
+    /// Denies a call; the model is told the reason.
+    pub fn deny(call_id: CallId, reason: Option<String>) -> Self {
+        Self { call_id, approved: false, reason, arguments: None, edited_card: None }
+    }
+    /// Lets a call run with other arguments than the model asked for.
+    pub fn edit(call_id: CallId, arguments: Map<String, Value>) -> Self {
+        Self { arguments: Some(arguments), ..Self::approve(call_id) }
+    }
 }
 
 /// What a person, or a machine with the right, orders.

@@ -4,7 +4,7 @@
 //! Numbers, text and U+0000 round-trip exactly.
 
 use super::{
-    decision::TurnCard,
+    decision::{EditedCard, TurnCard},
     ids::{CallId, LeaseId, WriteId},
     snapshot::Usage,
     state::{Effect, LateAnswer, Mode, Outcome, Principal, Reason, Recovery, ResolutionKind, SegmentKind, State, Via},
@@ -191,6 +191,9 @@ pub mod body {
         /// The arguments it runs with, where the person changed them.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub arguments: Option<Map<String, Value>>,
+        /// What the tool says of them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub edited_card: Option<EditedCard>,
     }
     /// approval.
     #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -157,10 +157,7 @@ fn decide(
         })
         .collect();
     let lease_id = grant.as_ref().map(|g| g.lease_id);
-    let calls = calls
-        .into_iter()
-        .map(|c| body::Decided { call_id: c.call_id, approved: c.approved, reason: c.reason, arguments: c.arguments })
-        .collect();
+    let calls = calls.into_iter().map(decided_body).collect();
     draft.push(EntryBody::Approval(body::Approval { digest, by, calls, proposal: false, lease_id }));
     for (id, text) in &denied {
         draft.outcome_text(id, Outcome::Denied, Via::Decision, text);
@@ -169,6 +166,12 @@ fn decide(
         go_on(draft, grant);
     }
     Ok(())
+}
+
+/// A person's word as it is journaled.
+fn decided_body(call: DecideCall) -> body::Decided {
+    let DecideCall { call_id, approved, reason, arguments, edited_card } = call;
+    body::Decided { call_id, approved, reason, arguments, edited_card }
 }
 
 /// The run goes on: here, where the person's process executes, else from the queue.
@@ -211,10 +214,7 @@ fn edit(
     }
     shows_every_undecided(draft, &card)?;
     let author = by.id.clone();
-    let calls = calls
-        .into_iter()
-        .map(|c| body::Decided { call_id: c.call_id, approved: c.approved, reason: c.reason, arguments: c.arguments })
-        .collect();
+    let calls = calls.into_iter().map(decided_body).collect();
     let deadline = draft.row.turn.as_ref().and_then(|t| t.deadline);
     draft.push(EntryBody::Approval(body::Approval { digest: digest.to_owned(), by, calls, proposal: true, lease_id: None }));
     let digest = card.digest(draft.next.id, draft.sequence());

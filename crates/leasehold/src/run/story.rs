@@ -21,7 +21,7 @@ pub struct StoryCall {
     pub asked: ReplyCall,
     /// The turn it belongs to.
     pub turn: u32,
-    /// What a person was shown of it last.
+    /// What a person was shown of it last; after an edit, the edited arguments and what the tool says of them.
     pub card: Option<CardCall>,
     /// Arguments a person put in the place of the model's.
     pub edited: Option<Map<String, Value>>,
@@ -219,8 +219,9 @@ impl Story {
             EntryBody::Approval(approval) => {
                 for decided in &approval.calls {
                     let Some(call) = self.calls.get_mut(&decided.call_id) else { continue };
-                    if decided.arguments.is_some() {
-                        call.edited.clone_from(&decided.arguments);
+                    if let Some(arguments) = &decided.arguments {
+                        call.edited = Some(arguments.clone());
+                        call.card = call.card.take().map(|card| card.edited(arguments.clone(), decided.edited_card.clone()));
                     }
                     if !approval.proposal {
                         call.decided = Some(CallDecided {

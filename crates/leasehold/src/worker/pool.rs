@@ -25,6 +25,26 @@ pub struct PoolConfig {
     pub only: Option<RunId>,
 }
 
+impl Default for PoolConfig {
+    /// As the configuration file has it: until it is stopped.
+    fn default() -> Self {
+        Self {
+            concurrency: 64,
+            sweep_interval: Duration::from_secs(5),
+            grace: Duration::from_secs(90),
+            drain: false,
+            only: None,
+        }
+    }
+}
+
+impl PoolConfig {
+    /// Works off what is due and ends.
+    pub fn drain() -> Self {
+        Self { drain: true, ..Self::default() }
+    }
+}
+
 /// What a pool did.
 #[derive(Clone, Debug, Default)]
 pub struct Worked {

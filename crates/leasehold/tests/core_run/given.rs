@@ -144,7 +144,7 @@ pub(crate) fn card(kind: WaitKind, calls: &[CallId]) -> TurnCard {
 }
 
 pub(crate) fn decided(id: &CallId, approved: bool) -> DecideCall {
-    DecideCall { call_id: id.clone(), approved, reason: None, arguments: None }
+    DecideCall { approved, ..DecideCall::approve(id.clone()) }
 }
 
 pub(crate) fn edited(id: &CallId) -> DecideCall {

@@ -160,7 +160,8 @@ fn bodies(text: &str, value: &Value) -> Vec<EntryBody> {
         attempt: 2,
         endpoint: t(),
     };
-    let said = body::Decided { call_id: id(), approved: true, reason: Some(t()), arguments: Some(map()) };
+    let edited_card = Some(EditedCard { preview: Some(t()), precondition: Some(t()) });
+    let said = body::Decided { call_id: id(), approved: true, reason: Some(t()), arguments: Some(map()), edited_card };
     let Recorded::Reply { mut reply, .. } = reply(1, &[(Effect::ReadOnly, true)]) else { panic!() };
     (reply.text, reply.opaque, reply.calls[0].raw_arguments, reply.calls[0].arguments) =
         (t(), Some(value.clone()), t(), Some(map()));

@@ -6,7 +6,7 @@
 mod far_side;
 mod stage;
 
-use super::{Exit, Failure, Outcome};
+use super::{Exit, Failure, Outcome, watch::Signals};
 use crate::terminal;
 use far_side::Ledger;
 use leasehold::agent::tool::site::Site;
@@ -26,6 +26,19 @@ pub(crate) async fn demo(args: &DemoArgs) -> Outcome {
     if !args.yes && !terminal::can_ask() {
         return Err(Failure::usage("the demo asks at two places, and nobody can be asked here: add --yes"));
     }
+    // Dropping the play ends its processes and removes its directory.
+    let mut signals = Signals::listen()?;
+    tokio::select! {
+        played = play(args) => played,
+        _ = signals.next() => {
+            terminal::note("");
+            terminal::note("left: the demo's directory is removed");
+            Ok(Exit::Refused)
+        }
+    }
+}
+
+async fn play(args: &DemoArgs) -> Outcome {
     let ledger = Ledger::open().await?;
     let mut stage = Stage::set(args.yes, ledger.port())?;
     let site = Site::open(stage.site()).map_err(|e| Failure::refused(e.to_string()))?;

@@ -44,11 +44,7 @@ impl Executor {
         for Shown { call, arguments, why } in shown {
             let tool = self.registry.tool(&call.tool);
             let (preview, precondition) = match tool {
-                Some(tool) => match preview(tool, &arguments).await {
-                    Some(Ok(previewed)) => (Some(excerpt(&previewed.text, limits::PREVIEW_BYTES_MAX)), previewed.precondition),
-                    Some(Err(why)) => (Some(format!("no preview: {}", excerpt(&why, 500))), None),
-                    None => (None, None),
-                },
+                Some(tool) => previewed(tool, &arguments).await,
                 None => (None, None),
             };
             let identity = tool.map_or_else(|| unknown_identity(&call), Tool::identity);
@@ -67,6 +63,15 @@ fn unknown_identity(call: &ReplyCall) -> ToolIdentity {
         schema_hash: String::new(),
         effect: call.effect,
         approval: "required".into(),
+    }
+}
+
+/// Preview and precondition of a call, as a card has them.
+pub(crate) async fn previewed(tool: &Tool, arguments: &Arguments) -> (Option<String>, Option<String>) {
+    match preview(tool, arguments).await {
+        Some(Ok(previewed)) => (Some(excerpt(&previewed.text, limits::PREVIEW_BYTES_MAX)), previewed.precondition),
+        Some(Err(why)) => (Some(format!("no preview: {}", excerpt(&why, 500))), None),
+        None => (None, None),
     }
 }
 

@@ -5,6 +5,8 @@ pub(crate) mod calls;
 mod card;
 pub(crate) mod write;
 
+pub(crate) use card::previewed;
+
 use super::{
     arguments::nested_deeper,
     gate::Gate,

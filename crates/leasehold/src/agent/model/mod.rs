@@ -7,7 +7,7 @@ pub mod wire_name;
 use crate::run::{CallId, RunId, Usage};
 use async_trait::async_trait;
 use serde_json::{Map, Value};
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 /// What a model sees of a tool.
 #[derive(Clone, Debug, PartialEq)]
@@ -151,4 +151,15 @@ pub trait Model: Send + Sync {
     /// # Errors
     /// Classified, see [`ModelErrorClass`].
     async fn reply(&self, request: ModelRequest) -> Result<Reply, ModelError>;
+}
+
+/// A model that several agents share.
+#[async_trait]
+impl<M: Model + ?Sized> Model for Arc<M> {
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+    async fn reply(&self, request: ModelRequest) -> Result<Reply, ModelError> {
+        (**self).reply(request).await
+    }
 }

@@ -36,8 +36,10 @@ use std::{sync::Arc, time::Duration};
 use template::UrlTemplate;
 use verify::HttpVerify;
 
-const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
-const RESPONSE_BYTES_DEFAULT: usize = 1024 * 1024;
+/// How long a call may take where the operator does not say.
+pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+/// Bytes of an answer that are read where the operator does not say.
+pub const RESPONSE_BYTES_DEFAULT: usize = 1024 * 1024;
 /// The write's own headers, which no configuration replaces.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 const RUN: &str = "leasehold-run";
@@ -165,7 +167,15 @@ fn headers(
         let text = match source {
             HeaderSource::Text(text) => text.clone(),
             HeaderSource::Env { env: variable, prefix } => {
-                let value = env(variable).ok_or_else(|| wrong(format!("the environment variable {variable} is not set")))?;
+                if !is_variable_name(variable) {
+                    // What stands there may be the secret itself: it is not repeated.
+                    return Err(wrong(
+                        "`env` is not the name of an environment variable; write the name, never the secret".into(),
+                    ));
+                }
+                let value = env(variable)
+                    .filter(|value| !value.trim().is_empty())
+                    .ok_or_else(|| wrong(format!("the environment variable {variable} is not set")))?;
                 format!("{prefix}{value}")
             }
         };
@@ -177,6 +187,13 @@ fn headers(
         }
     }
     Ok(headers)
+}
+
+/// Letters, digits and `_`, not beginning with a digit.
+fn is_variable_name(text: &str) -> bool {
+    !text.is_empty()
+        && !text.starts_with(|c: char| c.is_ascii_digit())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
 struct HttpRead {

@@ -117,6 +117,18 @@ pub struct Previewed {
     pub precondition: Option<String>,
 }
 
+impl Previewed {
+    /// Words alone.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self { text: text.into(), precondition: None }
+    }
+    /// With a condition that is compared again when the call starts.
+    pub fn only_while(mut self, precondition: impl Into<String>) -> Self {
+        self.precondition = Some(precondition.into());
+        self
+    }
+}
+
 /// Asks the far side whether a call happened; changes nothing.
 #[async_trait]
 pub trait Verify: Send + Sync {

@@ -453,6 +453,21 @@ fn a_wrong_configuration_is_refused_with_its_key() {
 }
 
 #[test]
+fn a_secret_written_where_its_variables_name_belongs_is_not_repeated() {
+    let extra = "effect = \"idempotent_write\"\nmethod = \"POST\"\nheaders = { A = { env = \"sk-12345\" } }";
+    let error = HttpTool::build_with_env(config("http://h/", extra), |_| Some("x".into())).unwrap_err();
+    assert_eq!(error.key, "headers.A");
+    assert!(!error.to_string().contains("12345"), "{error}");
+}
+
+#[test]
+fn a_variable_that_is_empty_is_not_set() {
+    let extra = "effect = \"idempotent_write\"\nmethod = \"POST\"\nheaders = { A = { env = \"EMPTY\", prefix = \"Bearer \" } }";
+    let error = HttpTool::build_with_env(config("http://h/", extra), |_| Some(" ".into())).unwrap_err();
+    assert!(error.to_string().contains("EMPTY is not set"), "{error}");
+}
+
+#[test]
 fn an_unknown_key_a_missing_effect_and_a_wrong_unit_do_not_parse() {
     let base = "name = \"a.b\"\ndescription = \"d\"\nurl = \"http://h/\"\nmethod = \"POST\"\n";
     for (extra, part) in [
