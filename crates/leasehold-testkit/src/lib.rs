@@ -8,6 +8,7 @@ pub mod far_side;
 mod faulty;
 pub mod fixture;
 pub mod home;
+pub mod invariants;
 pub mod model;
 pub mod park;
 pub mod world;

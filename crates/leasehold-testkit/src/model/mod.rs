@@ -41,6 +41,8 @@ pub struct Bounds {
     pub stops: u8,
     /// Restores from a backup.
     pub restores: u8,
+    /// Stamps that their holder takes back.
+    pub unstamps: u8,
 }
 
 /// What runs.
@@ -106,6 +108,7 @@ pub fn short() -> Vec<Plan> {
         redrives: 0,
         stops: 0,
         restores: 0,
+        unstamps: 1,
     };
     plans(bounds)
 }
@@ -120,7 +123,8 @@ pub fn full() -> Vec<Plan> {
         resolutions: 2,
         redrives: 1,
         stops: 1,
-        restores: 1,
+        restores: 0,
+        unstamps: 1,
     };
     plans(bounds)
 }

@@ -96,7 +96,9 @@ impl Moves<'_> {
             At::RecordSent(..) => self.add(format!("{index} finds its record"), self.world.clone().put(index, At::Ready)),
             At::Late(call, answer, told) => self.late(index, call, answer, told)?,
         }
-        self.add(format!("{index} dies"), self.world.crash(index));
+        if !self.world.row.state.is_settled() {
+            self.add(format!("{index} dies"), self.world.crash(index));
+        }
         Ok(())
     }
 
@@ -242,7 +244,12 @@ impl Moves<'_> {
         self.add(format!("{index} {label}"), entered.put(index, At::InTool(call, Wire::Flying)));
         if holds {
             let unstamp = Act::Unstamp { call_id: self.ids[number].clone(), why: String::new() };
-            self.act(index, unstamp, "takes its stamp back", At::Ready)?;
+            if self.world.spent.unstamps < self.plan.bounds.unstamps
+                && let Some(mut world) = self.acted(index, unstamp)?
+            {
+                world.spent.unstamps += 1;
+                self.add(format!("{index} takes its stamp back"), world.put(index, At::Ready));
+            }
             return self.cannot_verify_itself(index, number);
         }
         self.add(format!("{index} will say so"), self.world.clone().put(index, At::Late(call, LateAnswer::NotStarted, false)));
@@ -269,7 +276,7 @@ impl Moves<'_> {
         match wire {
             Wire::Flying => {
                 let mut landed = self.world.clone().put(index, At::InTool(call, Wire::Landed));
-                landed.calls[usize::from(call)].landed += 1;
+                landed.land(usize::from(call), self.calls[usize::from(call)].effect);
                 self.add(format!("{index}'s request lands"), landed);
                 self.add(format!("{index}'s request is lost"), self.world.clone().put(index, At::InTool(call, Wire::Lost)));
             }
@@ -347,7 +354,7 @@ impl Moves<'_> {
             let mut lost = self.world.clone();
             lost.calls[call].flying -= 1;
             let mut landed = lost.clone();
-            landed.calls[call].landed = landed.calls[call].landed.saturating_add(1).min(3);
+            landed.land(call, self.calls[call].effect);
             self.add(format!("a request of call {call} lands, and nobody waits"), landed);
             self.add(format!("a request of call {call} is lost"), lost);
         }

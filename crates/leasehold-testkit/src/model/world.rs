@@ -1,7 +1,7 @@
 //! The run as the store has it, the processes round it, and what really happened at the far side.
 
 use super::{Plan, checks, given};
-use leasehold::run::{CallId, Delta, Event, LateAnswer, Outcome, Rejection, Snapshot, State, Via, apply, birth};
+use leasehold::run::{CallId, Delta, Effect, Event, LateAnswer, Outcome, Rejection, Snapshot, State, Via, apply, birth};
 use std::{
     collections::BTreeMap,
     hash::{DefaultHasher, Hash, Hasher},
@@ -76,6 +76,7 @@ pub(super) struct Spent {
     pub(super) redrives: u8,
     pub(super) stops: u8,
     pub(super) restores: u8,
+    pub(super) unstamps: u8,
 }
 
 #[derive(Clone, Debug)]
@@ -147,6 +148,12 @@ impl World {
         }
     }
 
+    /// The effect happened; beyond twice (of a write whose repeats converge: once) it makes no difference.
+    pub(super) fn land(&mut self, call: usize, effect: Effect) {
+        let most = if effect == Effect::NonIdempotentWrite { 2 } else { 1 };
+        self.calls[call].landed = self.calls[call].landed.saturating_add(1).min(most);
+    }
+
     /// What every process does by itself once its right is gone: one in no tool stops, one with something to say says it late.
     pub(super) fn settled_down(mut self) -> Self {
         for index in 0..self.processes.len() {
@@ -187,21 +194,21 @@ impl World {
     /// Two worlds of one key have the same future. Epochs count only by which of them are equal and which is larger; entry
     /// numbers, times and names decide nothing.
     pub(super) fn key(&self, ids: &[CallId]) -> u128 {
-        let turn = self.row.turn.as_ref();
-        let epochs = self.epochs(self.processes.iter().filter(|p| p.at != At::Away).map(|p| p.epoch));
-        let rank = |epoch: u64| epochs.binary_search(&epoch).unwrap_or(usize::MAX);
-        let mut processes: Vec<(At, usize, u8)> = self
+        let speaks = |epoch: u64| self.processes.iter().any(|p| p.at != At::Away && p.epoch == epoch);
+        let epochs = self.epochs(speaks);
+        let rank = |epoch: u64| epochs.binary_search(&epoch).ok();
+        let mut processes: Vec<(At, Option<usize>, u8)> = self
             .processes
             .iter()
-            .map(|p| if p.at == At::Away { (p.at, 0, 0) } else { (p.at, rank(p.epoch), p.entries) })
+            .map(|p| if p.at == At::Away { (p.at, None, 0) } else { (p.at, rank(p.epoch), p.entries) })
             .collect();
         processes.sort_unstable();
-        let digest = turn.and_then(|t| t.digest.as_ref());
+        let digest = self.row.turn.as_ref().and_then(|t| t.digest.as_ref());
         let stale = self.consumed.is_some() && self.consumed.as_ref() != digest;
         let hash = |salt: u64| {
             let mut hasher = DefaultHasher::new();
             (salt, &processes, &self.calls, self.spent, stale).hash(&mut hasher);
-            self.hash_row(&mut hasher, ids, rank);
+            self.hash_row(&mut hasher, ids, rank, speaks);
             hasher.finish()
         };
         u128::from(hash(1)) << 64 | u128::from(hash(2))
@@ -210,23 +217,28 @@ impl World {
     /// The row alone.
     pub(super) fn row_key(&self, ids: &[CallId]) -> u64 {
         let mut hasher = DefaultHasher::new();
-        let epochs = self.epochs(std::iter::empty());
-        self.hash_row(&mut hasher, ids, |epoch| epochs.binary_search(&epoch).unwrap_or(usize::MAX));
+        let epochs = self.epochs(|_| false);
+        self.hash_row(&mut hasher, ids, |epoch| epochs.binary_search(&epoch).ok(), |_| false);
         hasher.finish()
     }
 
-    /// The epochs that the row names, and these, in order.
-    fn epochs(&self, others: impl Iterator<Item = u64>) -> Vec<u64> {
-        let mut epochs: Vec<u64> = others.collect();
+    /// The epochs that decide something, in order: the row's, the fence's, and those of processes that may still speak.
+    fn epochs(&self, speaks: impl Fn(u64) -> bool) -> Vec<u64> {
+        let mut epochs: Vec<u64> = self.processes.iter().map(|p| p.epoch).filter(|epoch| speaks(*epoch)).collect();
         epochs.push(self.row.epoch);
         epochs.extend(self.row.fence.iter().map(|f| f.epoch));
-        epochs.extend(self.row.turn.iter().flat_map(|t| &t.calls).flat_map(|c| &c.stamps).map(|s| s.epoch));
         epochs.sort_unstable();
         epochs.dedup();
         epochs
     }
 
-    fn hash_row(&self, hasher: &mut DefaultHasher, ids: &[CallId], rank: impl Fn(u64) -> usize) {
+    fn hash_row(
+        &self,
+        hasher: &mut DefaultHasher,
+        ids: &[CallId],
+        rank: impl Fn(u64) -> Option<usize>,
+        speaks: impl Fn(u64) -> bool,
+    ) {
         let row = &self.row;
         (row.state, row.reason, rank(row.epoch), row.cancel_requested, row.recovery, row.requeues).hash(hasher);
         (row.rounds, row.duplicates).hash(hasher);
@@ -237,8 +249,15 @@ impl World {
         (turn.number, turn.digest.is_some()).hash(hasher);
         for call in &turn.calls {
             let verdict = call.verdict.as_ref().map(|v| v.approved);
-            (call.needs_person, verdict, call.outcome, call.evidence.is_some(), call.stamps.len()).hash(hasher);
-            for stamp in &call.stamps {
+            (call.needs_person, verdict, call.outcome, call.evidence.is_some()).hash(hasher);
+            // Of stamps whose process is gone only this counts: whether any was entered, how many are known to be done.
+            let gone = |s: &&leasehold::run::Stamp| !speaks(s.epoch);
+            let entered = call.stamps.iter().filter(gone).any(|s| s.entered);
+            let done = call.stamps.iter().filter(gone).filter(|s| s.late.contains(&LateAnswer::Done)).count();
+            (entered, done).hash(hasher);
+            let newest = call.stamps.last().map(|s| (s.entered, rank(s.epoch)));
+            newest.hash(hasher);
+            for stamp in call.stamps.iter().filter(|s| speaks(s.epoch)) {
                 let said = stamp.late.iter().fold(0_u8, |said, answer| said | 1 << (*answer as u8));
                 (rank(stamp.epoch), stamp.entered, said).hash(hasher);
             }
