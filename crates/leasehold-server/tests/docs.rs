@@ -281,7 +281,8 @@ fn the_sample_configuration_is_taken_and_shows_the_defaults() {
         let line = text.lines().find(|l| l.starts_with(&format!("{key} ")));
         line.map(|l| l.split("  #").next().unwrap_or_default().trim_end().to_owned())
     };
-    for key in ["listen", "execute", "concurrency", "ttl", "sweep_interval", "max_requeues", "backoff.initial", "backoff.factor"]
+    for key in
+        ["listen", "execute", "concurrency", "ttl", "sweep_interval", "max_requeues", "backoff.initial", "backoff.factor"]
     {
         assert_eq!(value(&shown, key), value(&defaults, key), "the sample says that its values are the defaults");
     }
@@ -313,7 +314,8 @@ fn every_key_and_every_variable_is_in_the_reference() {
         // These two are of the error that stands beside the structs.
         missing.extend(keys.into_iter().filter(|key| !["key", "why"].contains(&key.as_str()) && !words.contains(key.as_str())));
     }
-    let readers = read("crates/leasehold-server/src/config/effective.rs") + &read("crates/leasehold-server/src/config/check.rs");
+    let readers =
+        read("crates/leasehold-server/src/config/effective.rs") + &read("crates/leasehold-server/src/config/check.rs");
     let variables: Vec<&str> = readers.split('"').filter(|t| t.starts_with("LEASEHOLD_")).collect();
     assert!(variables.len() > 8, "the variables are not found any more");
     missing.extend(variables.into_iter().filter(|v| !words.contains(v)).map(str::to_owned));

@@ -11,6 +11,7 @@ pub mod home;
 pub mod invariants;
 pub mod model;
 pub mod park;
+pub mod simulation;
 pub mod world;
 
 pub use faulty::{Fault, FaultyStore, How, Op};

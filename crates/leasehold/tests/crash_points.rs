@@ -110,7 +110,12 @@ impl Scene {
             faults.fail_next(Op::Insert, how);
         }
         faults.arm(Fault::on(Op::Write, how).when(move |_| counted.fetch_add(1, Ordering::SeqCst) + 1 == target));
-        let boundaries = Boundaries { dies_at, visits: Mutex::default(), reached: watch::Sender::new(false), entered: watch::Sender::new(0) };
+        let boundaries = Boundaries {
+            dies_at,
+            visits: Mutex::default(),
+            reached: watch::Sender::new(false),
+            entered: watch::Sender::new(0),
+        };
         Self { place, recorder: Recorder::default(), faults, commits, boundaries: Arc::new(boundaries) }
     }
 
@@ -249,14 +254,19 @@ async fn run(place: Place, at: At) -> Ended {
     let count = |tool: &str| entered.iter().filter(|e| e.tool == tool).count();
     assert_eq!(count("ledger.append"), 1, "{}", told());
     assert!(count("page.put") >= 1 && count("notes.read") >= 1, "{}", told());
-    let keys: std::collections::BTreeSet<_> = entered.iter().filter(|e| e.tool == "page.put").map(|e| (&e.key, serde_json::to_string(&e.arguments).unwrap())).collect();
+    let keys: std::collections::BTreeSet<_> = entered
+        .iter()
+        .filter(|e| e.tool == "page.put")
+        .map(|e| (&e.key, serde_json::to_string(&e.arguments).unwrap()))
+        .collect();
     assert_eq!(keys.len(), 1, "another key or other arguments: {}", told());
     for entry in &entries {
         if let EntryBody::ToolOutcome(said) = &entry.body {
             assert_eq!(said.outcome, Outcome::Done, "{}", told());
         }
     }
-    let stamped = entries.iter().filter(|e| matches!(&e.body, EntryBody::WriteStamped(s) if s.effect == Effect::NonIdempotentWrite));
+    let stamped =
+        entries.iter().filter(|e| matches!(&e.body, EntryBody::WriteStamped(s) if s.effect == Effect::NonIdempotentWrite));
     assert!(stamped.count() >= 1, "{}", told());
     Ended {
         commits: scene.commits.load(Ordering::SeqCst),

@@ -1,9 +1,12 @@
 //! What must hold. Counted from the journal's entries and from the far side, never from the row alone.
 
-use super::{Plan, given, moves, world::{At, World, Wire}};
+use super::{
+    Plan, given, moves,
+    world::{At, Wire, World},
+};
 use leasehold::run::{
-    Act, CallId, Delta, Effect, EntryBody, Event, EventKind, LateAnswer, Order, Outcome, Principal, Reason, Recorded, Rejection, ResolutionKind,
-    Right, Snapshot, State, TABLE, Via,
+    Act, CallId, Delta, Effect, EntryBody, Event, EventKind, LateAnswer, Order, Outcome, Principal, Reason, Recorded,
+    Rejection, ResolutionKind, Right, Snapshot, State, TABLE, Via,
 };
 use std::collections::HashSet;
 
@@ -55,7 +58,10 @@ pub(super) fn entry(next: &mut World, before: &World, entry: &EntryBody, ids: &[
         EntryBody::WriteStamped(said) => {
             let call = &next.calls[number(&said.call_id)?];
             stamped(before, call.outcome.is_some(), call.told_done > 0, &said.call_id)?;
-            must(!call.entered || said.effect != Effect::NonIdempotentWrite, "2: stamped again without a word that it is absent")?;
+            must(
+                !call.entered || said.effect != Effect::NonIdempotentWrite,
+                "2: stamped again without a word that it is absent",
+            )?;
         }
         EntryBody::WriteRestamped(said) => {
             let call = &mut next.calls[number(&said.call_id)?];
@@ -122,7 +128,9 @@ pub(super) fn entering(world: &mut World, index: usize, call: usize, ids: &[Call
 /// The same event once more gets the same answer, or is refused, and is never consumed again.
 pub(super) fn repeated(plan: &Plan, after: &World, event: Event, seconds: i64) -> Result<(), String> {
     let once = match &event {
-        Event::Person(_, Order::Cancel { .. } | Order::Decide { .. } | Order::DecidePart { .. } | Order::Resolve { .. }) => true,
+        Event::Person(_, Order::Cancel { .. } | Order::Decide { .. } | Order::DecidePart { .. } | Order::Resolve { .. }) => {
+            true
+        }
         Event::LateOutcome(_) => return said_again(plan, after, event, seconds),
         Event::Holder(_, Act::Record(records)) => matches!(records[..], [Recorded::Outcome(_)]),
         Event::Holder(_, Act::Stamp(_)) => true,
@@ -157,16 +165,20 @@ impl World {
                 twice += u32::from(call.told_done.saturating_sub(1));
                 must(call.landed <= 1 || call.excepted, "2: landed twice, and nobody had said that it was absent")?;
             }
-            if let Some((outcome @ (Outcome::NotApplied | Outcome::Denied | Outcome::NotRun | Outcome::Refused), _)) = call.outcome {
+            if let Some((outcome @ (Outcome::NotApplied | Outcome::Denied | Outcome::NotRun | Outcome::Refused), _)) =
+                call.outcome
+            {
                 must(call.landed == 0 || call.excepted, &format!("8: {id} is {outcome}, and its effect happened"))?;
             }
             let stands = row.fence.as_ref().is_some_and(|f| f.call_id == *id);
             must(!call.entered || call.outcome.is_some() || stands, "9: a write that was entered is forgotten")?;
             if matches!(row.state, State::Completed | State::Cancelled) {
-                let asked = row.turn.as_ref().is_some_and(|t| *id <= t.calls.last().map_or_else(|| id.clone(), |c| c.id.clone()));
+                let asked =
+                    row.turn.as_ref().is_some_and(|t| *id <= t.calls.last().map_or_else(|| id.clone(), |c| c.id.clone()));
                 let known = row.turn.as_ref().and_then(|t| t.call(id)).is_none_or(|c| c.outcome.is_some());
                 must(!asked || known, "8: ended with a call that has no outcome")?;
-                let flying = self.processes.iter().any(|p| matches!(p.at, At::InTool(c, Wire::Flying) if ids[usize::from(c)] == *id));
+                let flying =
+                    self.processes.iter().any(|p| matches!(p.at, At::InTool(c, Wire::Flying) if ids[usize::from(c)] == *id));
                 if (flying || call.flying > 0) && !call.excepted && known {
                     let said = call.outcome.map(|(outcome, _)| outcome);
                     must(matches!(said, Some(Outcome::Done | Outcome::Unknown)), "7: under way, and journaled as not run")?;
@@ -292,7 +304,10 @@ fn forbidden_to_the_holder(world: &World, plan: &Plan, ids: &[CallId]) -> Result
         }
     }
     let blind = given::restamp(&fence.call_id, super::WRITE, false);
-    must(!hard || world.ask(plan, Event::Holder(right, blind), given::SOON)?.is_err(), "restamped without a word that it is absent")
+    must(
+        !hard || world.ask(plan, Event::Holder(right, blind), given::SOON)?.is_err(),
+        "restamped without a word that it is absent",
+    )
 }
 
 /// Every dead run has an event that a person can cause, every wait a decision; and stale ones are refused.

@@ -3,9 +3,9 @@
 use super::Plan;
 use jiff::Timestamp;
 use leasehold::run::{
-    Act, Backoff, CallId, CardCall, Claimer, DecideCall, Effect, Event, Grant, Late, LateAnswer, LeaseId, Mode, NewRun, Now, Order,
-    Outcome, Policy, Principal, Recorded, Recovery, ReplyCall, Request, ResolutionKind, Right, RunId, Snapshot, StampCall, Tick,
-    ToolIdentity, TurnCard, Usage, Via, WaitKind, body,
+    Act, Backoff, CallId, CardCall, Claimer, DecideCall, Effect, Event, Grant, Late, LateAnswer, LeaseId, Mode, NewRun, Now,
+    Order, Outcome, Policy, Principal, Recorded, Recovery, ReplyCall, Request, ResolutionKind, Right, RunId, Snapshot,
+    StampCall, Tick, ToolIdentity, TurnCard, Usage, Via, WaitKind, body,
 };
 use serde_json::{Map, Value};
 use std::time::Duration;

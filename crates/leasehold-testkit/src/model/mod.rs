@@ -153,7 +153,11 @@ fn plans(bounds: Bounds) -> Vec<Plan> {
         },
         Plan {
             on_expiry: OnExpiry::DeadLetter,
-            ..plan("undecided is dead: two approved writes, one verifiable", &[&[asked, CallPlan { needs_person: true, ..verifiable(true) }]], true)
+            ..plan(
+                "undecided is dead: two approved writes, one verifiable",
+                &[&[asked, CallPlan { needs_person: true, ..verifiable(true) }]],
+                true,
+            )
         },
     ]
 }
@@ -194,8 +198,8 @@ pub fn explore(plan: &Plan, states_max: usize) -> Result<Report, String> {
                 world.holds(plan, &ids).map_err(|why| told(&stack, &label, why, Some(&world)))?;
                 rows.check(&world, plan, &ids).map_err(|why| told(&stack, &label, why, Some(&world)))?;
                 world.note(&mut report.happened);
-                let next =
-                    moves::from(&world, plan, &ids).map_err(|why| told(&stack, &format!("{label}; then:"), why, Some(&world)))?;
+                let next = moves::from(&world, plan, &ids)
+                    .map_err(|why| told(&stack, &format!("{label}; then:"), why, Some(&world)))?;
                 report.steps += next.len() as u64;
                 stack.push(Frame { world, label, next: next.into_iter() });
                 report.depth = report.depth.max(stack.len());

@@ -89,7 +89,9 @@ impl Moves<'_> {
             At::Away => return self.claim(index, false),
             At::Ready => self.ready(index)?,
             At::FoundAbsent(call) => self.found_absent(index, call)?,
-            At::StampSent(call) => self.add(format!("{index} finds its stamp"), self.world.clone().put(index, At::Stamped(call))),
+            At::StampSent(call) => {
+                self.add(format!("{index} finds its stamp"), self.world.clone().put(index, At::Stamped(call)))
+            }
             At::Stamped(call) => self.stamped(index, call, holds)?,
             At::InTool(call, wire) => self.in_tool(index, call, wire),
             At::Answered(call, answer) => self.answered(index, call, answer)?,
@@ -184,7 +186,8 @@ impl Moves<'_> {
             self.lost(index, &world, label, At::StampSent(number));
             // First in the list is what goes well.
             let world = world.put(index, At::Stamped(number));
-            self.next.insert(self.next.len() - usize::from(self.can_lose()), (format!("{index} {label}"), world.settled_down()));
+            self.next
+                .insert(self.next.len() - usize::from(self.can_lose()), (format!("{index} {label}"), world.settled_down()));
         }
         Ok(())
     }
@@ -261,8 +264,10 @@ impl Moves<'_> {
         if self.calls[call].effect != Effect::NonIdempotentWrite {
             return Ok(());
         }
-        let event =
-            Event::Holder(given::right_of(self.world.processes[index].epoch), given::restamp(&self.ids[call], self.calls[call], true));
+        let event = Event::Holder(
+            given::right_of(self.world.processes[index].epoch),
+            given::restamp(&self.ids[call], self.calls[call], true),
+        );
         match self.world.ask(self.plan, event, SOON)? {
             Ok(_) => Err("2: a holder stamped its own entry again".into()),
             Err(_) => Ok(()),
@@ -455,7 +460,8 @@ impl Moves<'_> {
                 }
             }
         }
-        let Some(call) = self.world.fenced(self.ids).filter(|_| self.world.spent.resolutions < self.plan.bounds.resolutions) else {
+        let Some(call) = self.world.fenced(self.ids).filter(|_| self.world.spent.resolutions < self.plan.bounds.resolutions)
+        else {
             return Ok(());
         };
         let epoch = row.fence.as_ref().map_or(0, |f| f.epoch);
