@@ -10,7 +10,10 @@ pub mod far_side;
 mod faulty;
 pub mod fixture;
 pub mod home;
+pub mod invariants;
+pub mod model;
 pub mod park;
+pub mod simulation;
 pub mod world;
 
 pub use drill::{DrillReport, DrillRow, drill};

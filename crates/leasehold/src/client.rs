@@ -356,9 +356,14 @@ impl Runtime {
     /// The store gives no connection for renewals.
     pub fn new(config: RuntimeConfig) -> Result<Self, Unavailable> {
         let heartbeat = Heartbeat::start(&config.store, Arc::clone(&config.clock), config.ttl)?;
+        Ok(Self::with_heartbeat(config, heartbeat))
+    }
+
+    /// Takes part with renewals that somebody else makes: see [`Heartbeat::ticked`].
+    pub fn with_heartbeat(config: RuntimeConfig, heartbeat: Arc<Heartbeat>) -> Self {
         let engine = Arc::new(Engine::new(config.store, config.wall, config.policy, config.ttl));
         let reaper = Arc::new(Reaper::new(Arc::clone(&engine), config.clock));
-        Ok(Self {
+        Self {
             engine,
             heartbeat,
             reaper,
@@ -367,7 +372,7 @@ impl Runtime {
             probe: config.probe,
             live: config.live,
             stop: CancellationToken::new(),
-        })
+        }
     }
 
     /// What this process can execute.

@@ -1,6 +1,8 @@
 //! Renewal. One thread and one connection of its own renew every lease of this process in one statement, every third of the
 //! ttl, whatever tools, models and the store's queue do; once a second it looks for foreign changes. What it finds reaches
 //! the segment through its [`Signal`].
+//!
+//! A simulation has no threads and no real time: there a [`Ticker`] makes the same rounds on the time of the async runtime.
 
 use super::trust::TrustWindow;
 use crate::{
@@ -14,7 +16,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 /// What the heartbeat found out about a held run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,6 +46,8 @@ struct Book {
 struct Shared {
     book: Mutex<Book>,
     wake: Condvar,
+    /// The same wake-up for a ticker.
+    asked: Notify,
     renewed: watch::Sender<u64>,
 }
 
@@ -75,14 +79,34 @@ impl Heartbeat {
     /// # Errors
     /// The store gives no connection, or the system no thread.
     pub fn start(store: &Arc<dyn Store>, clock: Arc<dyn BootClock>, ttl: Duration) -> Result<Arc<Self>, Unavailable> {
-        let renewer = store.renewer()?;
-        let shared = Arc::new(Shared { book: Mutex::default(), wake: Condvar::new(), renewed: watch::Sender::new(0) });
-        let beat = Beat { shared: Arc::downgrade(&shared), store: Arc::clone(store), renewer, clock: Arc::clone(&clock), ttl };
+        let (heartbeat, beat) = Self::new(store, clock, ttl)?;
         thread::Builder::new()
             .name("leasehold-renew".into())
             .spawn(move || beat.run())
             .map_err(|e| Unavailable(format!("no thread for renewals: {e}")))?;
-        Ok(Arc::new(Self { shared, clock, ttl }))
+        Ok(heartbeat)
+    }
+
+    /// Without a thread: whoever runs the ticker makes the rounds, on the time of the async runtime. For simulations; what
+    /// blocks that runtime blocks these renewals too.
+    ///
+    /// # Errors
+    /// The store gives no connection.
+    pub fn ticked(
+        store: &Arc<dyn Store>,
+        clock: Arc<dyn BootClock>,
+        ttl: Duration,
+    ) -> Result<(Arc<Self>, Ticker), Unavailable> {
+        let (heartbeat, beat) = Self::new(store, clock, ttl)?;
+        Ok((heartbeat, Ticker { beat }))
+    }
+
+    fn new(store: &Arc<dyn Store>, clock: Arc<dyn BootClock>, ttl: Duration) -> Result<(Arc<Self>, Beat), Unavailable> {
+        let renewer = store.renewer()?;
+        let (wake, asked, renewed) = (Condvar::new(), Notify::new(), watch::Sender::new(0));
+        let shared = Arc::new(Shared { book: Mutex::default(), wake, asked, renewed });
+        let beat = Beat { shared: Arc::downgrade(&shared), store: Arc::clone(store), renewer, clock: Arc::clone(&clock), ttl };
+        Ok((Arc::new(Self { shared, clock, ttl }), beat))
     }
 
     /// A right that was just granted by a request sent at `trust`'s origin: renewed from now on.
@@ -113,6 +137,7 @@ impl Heartbeat {
             book.rounds + 1
         };
         self.shared.wake.notify_all();
+        self.shared.asked.notify_one();
         // Nobody may answer in time; the caller looks at its trust window next, whatever the reason.
         tokio::time::timeout(patience, renewed.wait_for(|done| *done >= target)).await.ok();
     }
@@ -134,6 +159,47 @@ pub(crate) struct HoldGuard {
 impl Drop for HoldGuard {
     fn drop(&mut self) {
         self.heartbeat.shared.book().held.remove(&self.held);
+    }
+}
+
+/// What a round came to.
+enum Round {
+    /// Nothing is held.
+    Nothing,
+    /// The store answered.
+    Answered,
+    /// It did not.
+    Silent,
+}
+
+/// Makes the rounds of a [`Heartbeat`] without a thread.
+pub struct Ticker {
+    beat: Beat,
+}
+
+impl Ticker {
+    /// Runs until the heartbeat is dropped.
+    pub async fn run(mut self) {
+        let renew_every = self.beat.ttl / 3;
+        let mut last_renewal = tokio::time::Instant::now();
+        loop {
+            let Some(shared) = self.beat.shared.upgrade() else { return };
+            let pause = LOOK_EVERY.min(renew_every.saturating_sub(last_renewal.elapsed())).max(Duration::from_millis(1));
+            tokio::select! {
+                biased;
+                () = shared.asked.notified() => {}
+                () = tokio::time::sleep(pause) => {}
+            }
+            let asked = std::mem::take(&mut shared.book().renew_now);
+            let renew = asked || last_renewal.elapsed() >= renew_every;
+            match self.beat.round(&shared, renew) {
+                Round::Nothing => last_renewal = tokio::time::Instant::now(),
+                Round::Answered if renew => last_renewal = tokio::time::Instant::now(),
+                Round::Silent if renew => tokio::time::sleep(Duration::from_millis(200)).await,
+                Round::Answered | Round::Silent => {}
+            }
+            self.beat.round_done(&shared, renew);
+        }
     }
 }
 
@@ -179,36 +245,42 @@ impl Beat {
             }
             let renew = book.renew_now || last_renewal.elapsed() >= renew_every;
             book.renew_now = false;
-            let held: Vec<Held> = book.held.keys().copied().collect();
             drop(book);
-            if held.is_empty() {
-                last_renewal = Instant::now();
-                self.round_done(&shared, renew);
-                continue;
-            }
-            let sent = self.clock.now();
-            let looks = if renew { self.renewer.renew(&held, self.ttl) } else { self.renewer.look(&held) };
-            match looks {
-                Ok(looks) => {
-                    if renew {
-                        last_renewal = Instant::now();
-                    }
-                    Self::tell(&shared, &held, &looks, renew.then_some(sent));
+            match self.round(&shared, renew) {
+                Round::Nothing => last_renewal = Instant::now(),
+                Round::Answered if renew => last_renewal = Instant::now(),
+                Round::Silent if renew => {
+                    // Soon, not at once.
+                    let pause = shared.wake.wait_timeout(shared.book(), Duration::from_millis(200));
+                    drop(pause.unwrap_or_else(PoisonError::into_inner));
                 }
-                Err(unavailable) => {
-                    // The trust windows run down by themselves; the next round tries again, on a new connection.
-                    tracing::warn!(holding = held.len(), "leases could not be renewed: {unavailable}");
-                    if let Ok(renewer) = self.store.renewer() {
-                        self.renewer = renewer;
-                    }
-                    if renew {
-                        // Soon, not at once.
-                        let pause = shared.wake.wait_timeout(shared.book(), Duration::from_millis(200));
-                        drop(pause.unwrap_or_else(PoisonError::into_inner));
-                    }
-                }
+                Round::Answered | Round::Silent => {}
             }
             self.round_done(&shared, renew);
+        }
+    }
+
+    /// Renews, or only looks, in one statement, and tells the segments.
+    fn round(&mut self, shared: &Shared, renew: bool) -> Round {
+        let held: Vec<Held> = shared.book().held.keys().copied().collect();
+        if held.is_empty() {
+            return Round::Nothing;
+        }
+        let sent = self.clock.now();
+        let looks = if renew { self.renewer.renew(&held, self.ttl) } else { self.renewer.look(&held) };
+        match looks {
+            Ok(looks) => {
+                Self::tell(shared, &held, &looks, renew.then_some(sent));
+                Round::Answered
+            }
+            Err(unavailable) => {
+                // The trust windows run down by themselves; the next round tries again, on a new connection.
+                tracing::warn!(holding = held.len(), "leases could not be renewed: {unavailable}");
+                if let Ok(renewer) = self.store.renewer() {
+                    self.renewer = renewer;
+                }
+                Round::Silent
+            }
         }
     }
 

@@ -8,7 +8,7 @@ pub(crate) mod reaper;
 pub(crate) mod segment;
 pub(crate) mod trust;
 
-pub use heartbeat::{Heartbeat, Signal};
+pub use heartbeat::{Heartbeat, Signal, Ticker};
 pub use permit::{NotHeld, WritePermit};
 pub use probe::{Point, Probe};
 pub use reaper::{Reaper, Swept};

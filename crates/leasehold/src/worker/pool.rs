@@ -99,6 +99,8 @@ impl Runtime {
                 break;
             }
             tokio::select! {
+                // In this order, so that a simulation plays a seed the same way twice; each round comes by all of them.
+                biased;
                 Some(ended) = running.join_next() => match ended {
                     Ok((run, result)) => if config.drain { worked.executed.push((run, result)); },
                     Err(error) => tracing::error!("a segment broke: {error}; its run is settled by the sweep"),

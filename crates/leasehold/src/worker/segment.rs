@@ -9,7 +9,8 @@ use super::{
 use crate::{
     clock::BootInstant,
     run::{
-        Act, CallId, Event, Late, LateAnswer, Recorded, Rejection, Right, RunId, Snapshot, StampCall, State, Story, WriteId,
+        Act, CallId, Event, Fence, Late, LateAnswer, Recorded, Rejection, Right, RunId, Snapshot, StampCall, State, Story,
+        WriteId,
     },
     store::{
         Held, Unavailable,
@@ -267,8 +268,19 @@ impl Segment {
     /// As for [`fence`](Self::fence).
     pub async fn refence(&mut self, stamp: StampCall, found_absent: bool) -> Result<WritePermit, SegmentError> {
         let call_id = stamp.call_id.clone();
-        self.commit_stamp(vec![Act::Restamp { stamp, found_absent }], &call_id).await?;
+        let acts = vec![Act::Restamp { stamp, found_absent }];
+        if self.row.fence.as_ref().is_some_and(|f| self.is_own(f, &call_id)) {
+            // A repeat in place: this segment has entered the call under the stamp that stands. Where the new one does not come
+            // to be, "not started" would be taken for that entry.
+            self.commit(acts).await?;
+        } else {
+            self.commit_stamp(acts, &call_id).await?;
+        }
         self.permit(call_id).await
+    }
+
+    fn is_own(&self, fence: &Fence, call: &CallId) -> bool {
+        fence.call_id == *call && fence.epoch == self.right.epoch && fence.lease_id == self.right.lease_id
     }
 
     /// Keeps what a tool answered after the right was lost, and offers it as a late outcome for as long as this process lives.
@@ -285,15 +297,24 @@ impl Segment {
                 self.heartbeat.renew_now(self.trust.left()).await;
             }
         }
-        let fence = self.row.fence.as_ref().filter(|f| {
-            f.call_id == call
-                && f.epoch == self.right.epoch
-                && f.lease_id == self.right.lease_id
-                && self.row.state == State::Running
-        });
-        let Some(fence) = fence else {
+        let held = self.is_open()
+            && self.row.epoch == self.right.epoch
+            && self.row.lease.as_ref().is_some_and(|l| l.lease_id == self.right.lease_id);
+        if !held {
+            // The stamp came to be, its answer was lost, and so is the right by now.
+            let why = "the lease ended before the write was entered".to_owned();
+            self.trust.lose();
+            self.offer_late(call, LateAnswer::NotStarted, Value::String(why.clone()), true);
+            return Err(SegmentError::Lost(why));
+        }
+        let Some(fence) = self.row.fence.clone().filter(|f| self.is_own(f, &call)) else {
             return Err(Rejection::NoFence(call).into());
         };
+        if self.row.state != State::Running {
+            let why = "the run was cancelled before the write was entered".to_owned();
+            self.commit_stamp(vec![Act::Unstamp { call_id: call.clone(), why: why.clone() }], &call).await?;
+            return Err(SegmentError::NotEntered(why));
+        }
         if !self.trust.holds() {
             let why = "the lease could not be renewed before the write was entered".to_owned();
             self.commit_stamp(vec![Act::Unstamp { call_id: call.clone(), why: why.clone() }], &call).await?;

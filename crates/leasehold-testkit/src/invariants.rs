@@ -1,0 +1,114 @@
+//! What holds of every journal, whatever happened: counted from its entries, and compared with the row.
+
+use leasehold::run::{CallId, Effect, Entry, EntryBody, Outcome, ResolutionKind, Snapshot, State};
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Default)]
+struct Books {
+    asked: BTreeSet<CallId>,
+    outcomes: BTreeMap<CallId, Outcome>,
+    /// Stamped, and neither answered nor known to be unused.
+    fenced: Option<CallId>,
+    /// Non-idempotent calls that were stamped and may not be stamped again by a first stamp.
+    stamped: BTreeSet<CallId>,
+    resolved: BTreeSet<(CallId, u64)>,
+    decided: BTreeSet<(String, CallId)>,
+    cancelled: bool,
+    epoch: u64,
+}
+
+/// Checks a journal against its row.
+///
+/// # Errors
+/// The first invariant that does not hold, with the number of the entry.
+pub fn journal(row: &Snapshot, entries: &[Entry]) -> Result<(), String> {
+    let mut books = Books::default();
+    for (expected, entry) in (0..).zip(entries) {
+        let told = |why: String| format!("entry {expected} ({}): {why}", entry.body.kind());
+        if entry.sequence != expected {
+            return Err(told(format!("8: it has the number {}", entry.sequence)));
+        }
+        if entry.epoch < books.epoch {
+            return Err(told("the epoch fell".into()));
+        }
+        books.epoch = entry.epoch;
+        books.take(&entry.body).map_err(told)?;
+    }
+    books.at_the_end(row, entries.len() as u64)
+}
+
+impl Books {
+    fn take(&mut self, body: &EntryBody) -> Result<(), String> {
+        match body {
+            EntryBody::ModelReply(reply) => self.asked.extend(reply.calls.iter().map(|c| c.id.clone())),
+            EntryBody::CancelRequested(_) => self.cancelled = true,
+            EntryBody::WriteStamped(s) | EntryBody::WriteRestamped(s) => {
+                if self.outcomes.contains_key(&s.call_id) {
+                    return Err("3: a call with an outcome was stamped".into());
+                }
+                if self.cancelled {
+                    return Err("7: stamped after an accepted cancel".into());
+                }
+                let again = matches!(body, EntryBody::WriteRestamped(_));
+                if again != (self.fenced.as_ref() == Some(&s.call_id)) || !again && self.fenced.is_some() {
+                    return Err("stamped under another fence, or again without its own".into());
+                }
+                if s.effect == Effect::NonIdempotentWrite && !again && !self.stamped.insert(s.call_id.clone()) {
+                    return Err("2: stamped a second time without a word that it did not happen".into());
+                }
+                self.fenced = Some(s.call_id.clone());
+            }
+            EntryBody::WriteNotStarted(n) if !n.fence_kept => {
+                self.stamped.remove(&n.call_id);
+                self.fenced.take_if(|c| *c == n.call_id);
+            }
+            EntryBody::ToolOutcome(said) => {
+                if self.outcomes.insert(said.call_id.clone(), said.outcome).is_some() {
+                    return Err("8: a second outcome".into());
+                }
+                self.fenced.take_if(|c| *c == said.call_id);
+            }
+            EntryBody::Resolved(said) => {
+                if !self.resolved.insert((said.call_id.clone(), said.fence_epoch)) {
+                    return Err("5: a resolution consumed twice".into());
+                }
+                if said.outcome == ResolutionKind::NotLanded {
+                    self.stamped.remove(&said.call_id);
+                    self.fenced.take_if(|c| *c == said.call_id);
+                }
+            }
+            EntryBody::Approval(said) if !said.proposal => {
+                for call in &said.calls {
+                    if !self.decided.insert((said.digest.clone(), call.call_id.clone())) {
+                        return Err("5: a call decided twice on one card".into());
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn at_the_end(&self, row: &Snapshot, entries: u64) -> Result<(), String> {
+        row.check()?;
+        if row.sequence != entries {
+            return Err(format!("8: the row counts {} entries, and there are {entries}", row.sequence));
+        }
+        if row.epoch != self.epoch {
+            return Err(format!("the row's epoch is {}, the journal's {}", row.epoch, self.epoch));
+        }
+        if self.fenced != row.fence.as_ref().map(|f| f.call_id.clone()) {
+            return Err(format!("9: the journal says that {:?} is in flight, the row {:?}", self.fenced, row.fence));
+        }
+        if self.cancelled != row.cancel_requested {
+            return Err("7: the row and the journal differ about a cancel".into());
+        }
+        if matches!(row.state, State::Completed | State::Cancelled) {
+            let open = self.asked.iter().find(|c| !self.outcomes.contains_key(*c));
+            if let Some(open) = open {
+                return Err(format!("8: ended, and call {open} has no outcome"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,244 @@
+//! A process of the simulation: a gate that holds it still or lets it die, a clock of its own, and a store that it reaches only
+//! as well as the seed has it.
+
+use super::Chance;
+use async_trait::async_trait;
+use jiff::Timestamp;
+use leasehold::{
+    clock::{BootClock, BootInstant, WallClock},
+    run::{Entry, RunId, Snapshot},
+    store::{Answer, Filter, Held, Insert, Inserted, Lapsed, Listed, Look, ReadError, Renewer, Store, Unavailable, Write},
+};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{sync::watch, time::Instant};
+
+/// Virtual time, and a wall clock that is wrong by as much as it is told.
+#[derive(Debug)]
+pub(super) struct SimClock {
+    base: Instant,
+    wrong_by_ms: AtomicI64,
+}
+
+impl SimClock {
+    pub(super) fn new(base: Instant) -> Arc<Self> {
+        Arc::new(Self { base, wrong_by_ms: AtomicI64::new(0) })
+    }
+    pub(super) fn step_wall(&self, to_ms: i64) {
+        self.wrong_by_ms.store(to_ms, Ordering::SeqCst);
+    }
+}
+
+impl BootClock for SimClock {
+    fn now(&self) -> BootInstant {
+        let ns = i64::try_from(self.base.elapsed().as_nanos()).unwrap_or(i64::MAX);
+        BootInstant { ns: ns.saturating_add(1_000_000_000) }
+    }
+    fn boot_id(&self) -> &str {
+        "simulated"
+    }
+}
+
+impl WallClock for SimClock {
+    fn now(&self) -> Timestamp {
+        let ms = i64::try_from(self.base.elapsed().as_millis()).unwrap_or(0);
+        let wrong = self.wrong_by_ms.load(Ordering::SeqCst);
+        Timestamp::from_millisecond(1_767_225_600_000 + ms + wrong).unwrap_or(Timestamp::UNIX_EPOCH)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    Runs,
+    Stands,
+    Dead,
+}
+
+/// Everything a process does to others goes through its gate.
+#[derive(Debug)]
+pub(super) struct Gate {
+    life: watch::Sender<Life>,
+}
+
+impl Gate {
+    pub(super) fn open() -> Arc<Self> {
+        Arc::new(Self { life: watch::Sender::new(Life::Runs) })
+    }
+    pub(super) fn stand_still(&self) {
+        self.life.send_if_modified(|life| {
+            let runs = *life == Life::Runs;
+            *life = if runs { Life::Stands } else { *life };
+            runs
+        });
+    }
+    pub(super) fn go_on(&self) {
+        self.life.send_if_modified(|life| {
+            let stands = *life == Life::Stands;
+            *life = if stands { Life::Runs } else { *life };
+            stands
+        });
+    }
+    pub(super) fn die(&self) {
+        self.life.send_replace(Life::Dead);
+    }
+    fn runs(&self) -> bool {
+        *self.life.borrow() == Life::Runs
+    }
+    /// Passes when the process runs; true where it had to wait. A dead process never passes.
+    pub(super) async fn pass(&self) -> bool {
+        if self.runs() {
+            return false;
+        }
+        // An error would mean that the sender is gone; it lives in self.
+        self.life.subscribe().wait_for(|life| *life == Life::Runs).await.ok();
+        true
+    }
+}
+
+/// The shared store as one process reaches it: errors before and after, delays, and times when nothing gets through.
+pub(super) struct SimStore {
+    pub(super) inner: Arc<dyn Store>,
+    pub(super) gate: Arc<Gate>,
+    pub(super) chance: Chance,
+    /// Out of a thousand operations, so many fail before and so many after they were done.
+    pub(super) faults: u64,
+    pub(super) cut_off: Arc<AtomicBool>,
+    pub(super) calm: Arc<AtomicBool>,
+}
+
+impl fmt::Debug for SimStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SimStore({:?})", self.inner)
+    }
+}
+
+fn lost(what: &str) -> Unavailable {
+    Unavailable(format!("simulated: {what}"))
+}
+
+impl SimStore {
+    /// Fails before, fails after.
+    fn roll(&self) -> (bool, bool) {
+        if self.calm.load(Ordering::SeqCst) {
+            return (false, false);
+        }
+        let before = self.cut_off.load(Ordering::SeqCst) || self.chance.of_thousand(self.faults);
+        (before, self.chance.of_thousand(self.faults))
+    }
+
+    async fn through<T, E: From<Unavailable>>(&self, work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+        self.gate.pass().await;
+        let (before, after) = self.roll();
+        if before {
+            tokio::time::sleep(Duration::from_millis(self.chance.below(50))).await;
+            return Err(lost("before").into());
+        }
+        if self.chance.of_thousand(100) && !self.calm.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_millis(self.chance.below(800))).await;
+            self.gate.pass().await;
+        }
+        let done = work.await;
+        self.gate.pass().await;
+        if after {
+            return Err(lost("after").into());
+        }
+        done
+    }
+}
+
+#[async_trait]
+impl Store for SimStore {
+    async fn insert(&self, insert: Insert) -> Result<Inserted, Unavailable> {
+        self.through(self.inner.insert(insert)).await
+    }
+    async fn write(&self, write: Write) -> Result<Answer, Unavailable> {
+        self.through(self.inner.write(write)).await
+    }
+    async fn load(&self, id: RunId) -> Result<Option<Snapshot>, ReadError> {
+        self.through(self.inner.load(id)).await
+    }
+    async fn journal(&self, id: RunId, from: u64, limit: usize) -> Result<Vec<Entry>, ReadError> {
+        self.through(self.inner.journal(id, from, limit)).await
+    }
+    async fn list(&self, filter: &Filter, before: Option<RunId>, limit: usize) -> Result<Vec<Listed>, Unavailable> {
+        self.through(self.inner.list(filter, before, limit)).await
+    }
+    async fn due(&self, agents: &[String], now: Timestamp, limit: usize) -> Result<Vec<RunId>, Unavailable> {
+        self.through(self.inner.due(agents, now, limit)).await
+    }
+    async fn next_due(&self, agents: &[String]) -> Result<Option<Timestamp>, Unavailable> {
+        self.through(self.inner.next_due(agents)).await
+    }
+    async fn lapsed(&self, after: Option<RunId>, limit: usize) -> Result<Vec<Lapsed>, Unavailable> {
+        self.through(self.inner.lapsed(after, limit)).await
+    }
+    async fn overdue(&self, now: Timestamp, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>, Unavailable> {
+        self.through(self.inner.overdue(now, after, limit)).await
+    }
+    async fn find(&self, suffix: &str) -> Result<Vec<RunId>, Unavailable> {
+        self.through(self.inner.find(suffix)).await
+    }
+    async fn announce(&self, worker: &str, ttl: Duration, executes: bool) -> Result<(), Unavailable> {
+        self.through(self.inner.announce(worker, ttl, executes)).await
+    }
+    async fn workers_alive(&self) -> Result<usize, Unavailable> {
+        self.through(self.inner.workers_alive()).await
+    }
+    fn renewer(&self) -> Result<Box<dyn Renewer>, Unavailable> {
+        let faults = if self.faults == 0 { 0 } else { self.faults + 50 };
+        let inner = self.inner.renewer()?;
+        Ok(Box::new(SimRenewer {
+            inner,
+            gate: Arc::clone(&self.gate),
+            chance: self.chance.clone(),
+            faults,
+            cut_off: Arc::clone(&self.cut_off),
+            calm: Arc::clone(&self.calm),
+        }))
+    }
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+}
+
+struct SimRenewer {
+    inner: Box<dyn Renewer>,
+    gate: Arc<Gate>,
+    chance: Chance,
+    faults: u64,
+    cut_off: Arc<AtomicBool>,
+    calm: Arc<AtomicBool>,
+}
+
+impl SimRenewer {
+    fn through(
+        &mut self,
+        work: impl FnOnce(&mut dyn Renewer) -> Result<Vec<Look>, Unavailable>,
+    ) -> Result<Vec<Look>, Unavailable> {
+        // A process that stands still renews nothing; it does not wait here, because this is no async call.
+        if !self.gate.runs() {
+            return Err(lost("it stands still"));
+        }
+        let calm = self.calm.load(Ordering::SeqCst);
+        if !calm && (self.cut_off.load(Ordering::SeqCst) || self.chance.of_thousand(self.faults)) {
+            return Err(lost("before"));
+        }
+        let done = work(&mut *self.inner);
+        if !calm && self.chance.of_thousand(self.faults) { Err(lost("after")) } else { done }
+    }
+}
+
+impl Renewer for SimRenewer {
+    fn renew(&mut self, held: &[Held], ttl: Duration) -> Result<Vec<Look>, Unavailable> {
+        self.through(|inner| inner.renew(held, ttl))
+    }
+    fn look(&mut self, held: &[Held]) -> Result<Vec<Look>, Unavailable> {
+        self.through(|inner| inner.look(held))
+    }
+}
