@@ -122,6 +122,7 @@ pub(super) fn outcome(id: &CallId, outcome: Outcome, via: Via) -> Act {
 
 pub(super) fn stamp(id: &CallId, call: CallPlan) -> StampCall {
     StampCall {
+        endpoint: "test".into(),
         call_id: id.clone(),
         effect: call.effect,
         verifiable: call.verify.is_some(),
@@ -161,7 +162,13 @@ pub(super) fn suspend(calls: &[CallId]) -> Act {
 pub(super) fn decide(digest: &str, calls: &[(CallId, bool)], grant: Option<Grant>) -> Event {
     let calls = calls
         .iter()
-        .map(|(id, approved)| DecideCall { call_id: id.clone(), approved: *approved, reason: None, arguments: None })
+        .map(|(id, approved)| DecideCall {
+            call_id: id.clone(),
+            approved: *approved,
+            reason: None,
+            arguments: None,
+            edited_card: None,
+        })
         .collect();
     by_person(Order::Decide { digest: digest.to_owned(), calls, grant })
 }
