@@ -51,7 +51,9 @@ pub(crate) async fn run(context: &Context, args: RunArgs) -> Outcome {
     let prompt = match args.prompt.as_str() {
         "-" => {
             let mut text = String::new();
-            std::io::stdin().read_to_string(&mut text)?;
+            std::io::stdin()
+                .read_to_string(&mut text)
+                .map_err(|e| Failure::usage(format!("standard input cannot be read as the request: {e}")))?;
             text
         }
         text => text.to_owned(),
