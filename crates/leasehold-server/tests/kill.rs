@@ -234,3 +234,23 @@ async fn an_interactive_run_that_is_killed_in_its_tool_is_abandoned_with_the_wri
         assert!(scene.show().await.contains("ledger.append"));
     }
 }
+
+#[tokio::test]
+async fn a_run_whose_store_is_deleted_in_mid_write_does_not_claim_that_it_is_recorded() {
+    let far = FarSide::start().await.expect("a port");
+    let home = Home::new(env!("CARGO_BIN_EXE_leasehold"));
+    home.ledger(&far, Ledger { effect: "non_idempotent_write", approval: "none", timeout: "4s" }, APPEND_ONCE);
+    far.then([Then::Hold]);
+    let delete = async {
+        far.wait_for(1).await;
+        for name in ["leasehold.db", "leasehold.db-wal", "leasehold.db-shm"] {
+            std::fs::remove_file(home.path().join(name)).expect("it is there");
+        }
+        far.release();
+    };
+    let (ran, ()) = tokio::join!(home.run(&["run", "--agent", "a", "append a line"]), delete);
+    assert_eq!(ran.code(), 1, "{ran}");
+    assert!(ran.stderr().contains("leasehold.db was deleted") && ran.stdout().is_empty(), "{ran}");
+    assert!(ran.stderr().contains(&far.arrived()[0].header("idempotency-key")), "the log has the key: {ran}");
+    assert_eq!(far.arrived().len(), 1);
+}

@@ -199,3 +199,46 @@ async fn an_unrecorded_run_reads_and_answers_and_writes_nothing() {
     assert_eq!(sandbox.far.arrived().len(), 0);
     assert!(!sandbox.path("runs.db").exists());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_ends_names_what_is_queued_for_agents_it_does_not_have() {
+    let sandbox = Sandbox::new("").await;
+    let id = sandbox.leasehold(&["run", "--queue", "note hello"]).await.exits(0).out.trim().to_owned();
+    let config = std::fs::read_to_string(sandbox.path("leasehold.toml")).unwrap();
+    sandbox.write("leasehold.toml", &config.replace("name = \"clerk\"", "name = \"other\""));
+    let said = sandbox.leasehold(&["worker", "--once"]).await.exits(0);
+    assert!(said.err.contains(&id) && said.err.contains("does not serve agent `clerk`"), "{said:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_text_is_refused_and_never_taken_for_nothing() {
+    use std::{ffi::OsStr, io::Write as _, os::unix::ffi::OsStrExt as _};
+    let sandbox = Sandbox::new("").await;
+    let mut asked = sandbox.command(&["runs", "list"]);
+    asked.env("LEASEHOLD_STORE_URL", OsStr::from_bytes(b"sqlite:\xff.db"));
+    let refused = said(asked).await.exits(2);
+    assert!(refused.err.contains("LEASEHOLD_STORE_URL"), "{refused:?}");
+    assert!(!sandbox.path("runs.db").exists(), "no other store in its place");
+    let mut task = tempfile::tempfile().unwrap();
+    task.write_all(b"note \xff").unwrap();
+    std::io::Seek::rewind(&mut task).unwrap();
+    let mut asked = sandbox.command(&["run", "-"]);
+    asked.stdin(task);
+    let refused = said(asked).await.exits(2);
+    assert!(refused.err.contains("standard input"), "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_gave_up_names_its_unsettled_write_everywhere() {
+    let sandbox = Sandbox::new("approval = \"none\"\neffect = \"idempotent_write\"").await;
+    let config = std::fs::read_to_string(sandbox.path("leasehold.toml")).unwrap();
+    sandbox.write("leasehold.toml", &config.replace("[lease]", "[lease]\nmax_requeues = 0"));
+    let id = sandbox.leasehold(&["run", "--queue", "note hello"]).await.exits(0).out.trim().to_owned();
+    sandbox.kill_worker_at("after_return", &["worker", "--once", &id]).await;
+    sandbox.until_state(&id, "dead").await;
+    let shown = sandbox.leasehold(&["runs", "show", &id]).await.exits(0);
+    let first = shown.out.lines().next().unwrap_or_default();
+    assert!(first.starts_with("Dead: given up") && first.contains("ledger.append may have happened"), "{shown:?}");
+    let inbox = sandbox.leasehold(&["inbox"]).await.exits(0);
+    assert!(inbox.out.contains("retries exhausted; ledger.append may have happened"), "{inbox:?}");
+}

@@ -292,6 +292,18 @@ impl Running {
         }
     }
 
+    /// Waits until it has ended.
+    ///
+    /// # Panics
+    /// It has not within half a minute.
+    pub async fn ended(&mut self) {
+        let started = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) {
+            assert!(started.elapsed() < Duration::from_secs(30), "the process does not end");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// SIGKILL, and waits until it is gone.
     pub fn kill(&mut self) {
         // One that is gone already is as dead as it should be.

@@ -372,3 +372,34 @@ fn every_statement_file_is_one_statement_of_this_schema_and_is_used() {
         assert!(code.contains(&format!("sql/{name}")), "{name} is not used");
     }
 }
+
+#[tokio::test]
+async fn a_file_that_is_deleted_or_replaced_takes_nothing_more_from_who_had_it_open() {
+    for replaced in [false, true] {
+        let file = File::new();
+        let store = file.open();
+        let run = running("a");
+        let held = leasehold::store::Held { id: run.id, epoch: run.epoch, lease_id: run.lease.as_ref().unwrap().lease_id };
+        store.insert(insert(run.clone())).await.unwrap();
+        let mut renewer = store.renewer().unwrap();
+        let ttl = Duration::from_secs(60);
+        assert_eq!(renewer.renew(&[held], ttl).unwrap().len(), 1);
+        for name in ["runs.db", "runs.db-wal", "runs.db-shm"] {
+            fs::remove_file(file.directory.path().join(name)).unwrap();
+        }
+        let other = replaced.then(|| file.open());
+        let what = if replaced { "was replaced" } else { "was deleted" };
+        let refused = [
+            store.write(record(&run, "more")).await.unwrap_err().to_string(),
+            store.load(run.id).await.unwrap_err().to_string(),
+            renewer.renew(&[held], ttl).unwrap_err().to_string(),
+            renewer.look(&[held]).unwrap_err().to_string(),
+        ];
+        for text in refused {
+            assert!(text.contains(what) && text.contains("runs.db"), "{text}");
+        }
+        if let Some(other) = other {
+            assert!(other.load(run.id).await.unwrap().is_none(), "a new record begins");
+        }
+    }
+}

@@ -16,7 +16,7 @@ pub(crate) struct Context {
     pub(crate) command: String,
 }
 
-/// The environment, as text; a value that is no text counts as unset.
+/// The environment, as text; a value that is no text counts as unset. Our own variables are checked when the configuration is read.
 pub(crate) fn env(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
@@ -25,6 +25,9 @@ impl Context {
     /// Reads the configuration.
     pub(crate) fn load(global: &Global) -> Result<Self, Failure> {
         let named = global.config.as_deref().filter(|path| !path.as_os_str().is_empty());
+        if let Some(name) = unreadable_variable() {
+            return Err(Failure::usage(format!("environment variable {name}: its value is not text in UTF-8")));
+        }
         let config = crate::config::load(named, &env)?;
         Ok(Self { config, json: global.json, command: command(named) })
     }
@@ -33,6 +36,14 @@ impl Context {
     pub(crate) fn principal() -> Principal {
         Principal::person(format!("local:{}", account()))
     }
+}
+
+/// A variable of ours whose value is no text. Taken for unset it would put the default, such as another store, in its place. The
+/// name of the configuration file may be any name.
+fn unreadable_variable() -> Option<String> {
+    let of_ours = |name: &str| name.starts_with("LEASEHOLD_") && name != "LEASEHOLD_CONFIG";
+    let wrong = std::env::vars_os().filter(|(_, value)| value.to_str().is_none());
+    wrong.filter_map(|(name, _)| name.into_string().ok()).find(|name| of_ours(name))
 }
 
 /// How to call this program again with the same configuration.

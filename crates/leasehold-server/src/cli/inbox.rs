@@ -66,7 +66,13 @@ pub(crate) async fn inbox(context: &Context) -> Outcome {
 async fn about(local: &Local<'_>, kind: InboxKind, id: RunId, listed: &Listed) -> String {
     match kind {
         InboxKind::InDoubt => format!("{} may have happened", listed.fence_tool.as_deref().unwrap_or("a write")),
-        InboxKind::Dead => listed.reason.clone().unwrap_or_default().replace('_', " "),
+        InboxKind::Dead => {
+            let reason = listed.reason.clone().unwrap_or_default().replace('_', " ");
+            match &listed.fence_tool {
+                Some(tool) => format!("{reason}; {tool} may have happened"),
+                None => reason,
+            }
+        }
         InboxKind::Duplicate => format!("landed twice: {}", listed.duplicates),
         InboxKind::Approval | InboxKind::Input => match local.runtime.store().load(id).await {
             Ok(Some(row)) => {

@@ -12,6 +12,7 @@ use crate::{
 use leasehold::{
     limits,
     run::{RunId, State},
+    store::Filter,
     worker::pool::{PoolConfig, Worked},
 };
 use serde::Serialize;
@@ -71,6 +72,9 @@ pub(crate) async fn worker(context: &Context, args: WorkerArgs) -> Outcome {
         }
     };
     worked_words(&worked);
+    if drain && only.is_none() {
+        of_other_agents(&local).await;
+    }
     match only {
         Some(run) if !worked.executed.iter().any(|(id, _)| *id == run) => Err(not_executed(&local, &worked, run).await?),
         _ => Ok(Exit::Done),
@@ -93,6 +97,19 @@ fn worked_words(worked: &Worked) {
     }
     for (run, what) in &worked.not_served {
         terminal::note(format!("run {run} is due, and this process does not serve `{what}`"));
+    }
+}
+
+/// Names what is queued for agents that this process does not have: it never looks at those.
+async fn of_other_agents(local: &Local<'_>) {
+    let queued = Filter { states: vec![State::Queued], ..Filter::default() };
+    match local.runtime.list(&queued, None, limits::PAGE_MAX).await {
+        Ok(listed) => {
+            for run in listed.iter().filter(|run| local.runtime.registry().agent(&run.agent).is_none()) {
+                terminal::note(format!("run {} is queued, and this process does not serve agent `{}`", run.id, run.agent));
+            }
+        }
+        Err(error) => terminal::note(format!("what is queued for other agents is not known: {error}")),
     }
 }
 

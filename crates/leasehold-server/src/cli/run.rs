@@ -50,9 +50,11 @@ pub(crate) async fn run(context: &Context, args: RunArgs) -> Outcome {
     let agent = choose_agent(context, args.agent.as_deref())?;
     let prompt = match args.prompt.as_str() {
         "-" => {
-            let mut bytes = Vec::new();
-            std::io::stdin().read_to_end(&mut bytes)?;
-            String::from_utf8(bytes).map_err(|_| Failure::usage("the prompt on standard input is not UTF-8 text"))?
+            let mut text = String::new();
+            std::io::stdin()
+                .read_to_string(&mut text)
+                .map_err(|e| Failure::usage(format!("standard input cannot be read as the request: {e}")))?;
+            text
         }
         text => text.to_owned(),
     };

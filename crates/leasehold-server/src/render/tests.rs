@@ -228,6 +228,34 @@ fn a_write_in_doubt_is_explained_on_one_screen_with_the_commands_that_settle_it(
 }
 
 #[test]
+fn whatever_ends_a_run_with_a_standing_fence_names_the_write() {
+    let unknown = "ledger.append may have happened, nobody knows";
+    for reason in [Reason::RetriesExhausted, Reason::Abandoned, Reason::Unreadable, Reason::DecisionExpired, Reason::Restored] {
+        let (mut dead, entries) = doubtful_run();
+        dead.reason = Some(reason);
+        assert!(first_line(&dead, &entries).contains(unknown), "{reason}: {}", first_line(&dead, &entries));
+        dead.fence = None;
+        assert!(!first_line(&dead, &entries).contains(unknown), "{reason}: {}", first_line(&dead, &entries));
+    }
+}
+
+#[test]
+fn a_read_without_an_answer_is_no_write_that_may_have_happened() {
+    let unknown = EntryBody::ToolOutcome(body::ToolOutcome {
+        call_id: CallId::of(1, 0),
+        tool: "ledger.read".into(),
+        outcome: Outcome::Unknown,
+        is_error: true,
+        result: json!("it did not answer"),
+        late: false,
+        via: Via::Tool,
+        evidence: None,
+    });
+    let entries = entries(vec![(0, unknown)]);
+    assert_eq!(first_line(&row(State::Completed, None), &entries), "Completed: 1 model reply, nothing was written.");
+}
+
+#[test]
 fn a_write_that_may_still_be_on_its_way_says_until_when() {
     let (row, entries) = doubtful_run();
     let text = shown(&row, &entries, 10);

@@ -2,7 +2,7 @@
 
 use super::{Subject, many};
 use crate::terminal::Look;
-use leasehold::run::{EntryBody, Outcome, Reason, State, WaitKind};
+use leasehold::run::{CallId, EntryBody, Outcome, Reason, State, WaitKind};
 
 /// The sentence, and how it looks.
 pub(crate) fn sentence(subject: &Subject<'_>) -> (Look, String) {
@@ -70,15 +70,17 @@ fn waiting(subject: &Subject<'_>) -> String {
     }
 }
 
+/// The calls that were stamped: writes that may have been entered.
+fn stamped<'a>(subject: &Subject<'a>) -> Vec<&'a CallId> {
+    let stamped = subject.entries.iter().filter_map(|entry| match &entry.body {
+        EntryBody::WriteStamped(stamped) => Some(&stamped.call_id),
+        _ => None,
+    });
+    stamped.collect()
+}
+
 fn writes_done(subject: &Subject<'_>) -> usize {
-    let stamped: Vec<_> = subject
-        .entries
-        .iter()
-        .filter_map(|entry| match &entry.body {
-            EntryBody::WriteStamped(stamped) => Some(&stamped.call_id),
-            _ => None,
-        })
-        .collect();
+    let stamped = stamped(subject);
     subject
         .entries
         .iter()
@@ -89,16 +91,15 @@ fn writes_done(subject: &Subject<'_>) -> usize {
         .count()
 }
 
-/// Writes whose outcome nobody knows, for a sentence about an end.
+/// Writes whose outcome nobody knows, for a sentence about an end: those that were closed so, and the one whose fence stands.
 fn unknown_writes(subject: &Subject<'_>) -> String {
-    let unknown: Vec<&str> = subject
-        .entries
-        .iter()
-        .filter_map(|entry| match &entry.body {
-            EntryBody::ToolOutcome(o) if o.outcome == Outcome::Unknown => Some(o.tool.as_str()),
-            _ => None,
-        })
-        .collect();
+    let stamped = stamped(subject);
+    let closed = subject.entries.iter().filter_map(|entry| match &entry.body {
+        // Of a read nothing can have happened.
+        EntryBody::ToolOutcome(o) if o.outcome == Outcome::Unknown && stamped.contains(&&o.call_id) => Some(o.tool.as_str()),
+        _ => None,
+    });
+    let unknown: Vec<&str> = closed.chain(subject.row.fence.as_ref().map(|fence| fence.tool.as_str())).collect();
     match unknown.as_slice() {
         [] => String::new(),
         [one] => format!("; {one} may have happened, nobody knows: do not repeat it blindly"),
@@ -147,6 +148,7 @@ fn with_detail(words: &str, detail: &str, more: &str) -> String {
 
 fn dead(subject: &Subject<'_>) -> (Look, String) {
     let row = subject.row;
+    let unknown = unknown_writes(subject);
     let sentence = match row.reason {
         Some(Reason::WriteInDoubt) => {
             let tool = row.fence.as_ref().map_or("a write", |fence| fence.tool.as_str());
@@ -158,15 +160,15 @@ fn dead(subject: &Subject<'_>) -> (Look, String) {
         }
         Some(Reason::RetriesExhausted) => {
             let requeues = many(row.requeues, "requeue");
-            with_detail(&format!("Dead: given up after {requeues}"), &detail(subject), "")
+            with_detail(&format!("Dead: given up after {requeues}"), &detail(subject), &unknown)
         }
         Some(Reason::Abandoned) => {
-            with_detail("Dead: its process ended and nobody waits for it any more", &detail(subject), "")
+            with_detail("Dead: its process ended and nobody waits for it any more", &detail(subject), &unknown)
         }
-        Some(Reason::Unreadable) => with_detail("Dead: its record cannot be read", &detail(subject), ""),
-        Some(Reason::DecisionExpired) => "Dead: nobody decided in time.".into(),
-        Some(Reason::Restored) => "Dead: it was under way when the store was restored from a backup.".into(),
-        _ => with_detail("Dead", &detail(subject), ""),
+        Some(Reason::Unreadable) => with_detail("Dead: its record cannot be read", &detail(subject), &unknown),
+        Some(Reason::DecisionExpired) => with_detail("Dead: nobody decided in time", "", &unknown),
+        Some(Reason::Restored) => with_detail("Dead: it was under way when the store was restored from a backup", "", &unknown),
+        _ => with_detail("Dead", &detail(subject), &unknown),
     };
     (Look::Bad, sentence)
 }

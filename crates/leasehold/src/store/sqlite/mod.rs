@@ -8,6 +8,7 @@
 mod busy;
 mod change;
 mod open;
+mod place;
 mod readers;
 mod renewer;
 mod row;
@@ -19,6 +20,7 @@ pub use open::OpenError;
 use self::{
     busy::patiently,
     change::{Change, Content, Reply, now},
+    place::Place,
     readers::Readers,
     renewer::SqliteRenewer,
     row::Damaged,
@@ -33,17 +35,12 @@ use crate::{
 use async_trait::async_trait;
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension as _, Row, ToSql, named_params};
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{path::Path, sync::Arc, time::Duration};
 
 /// See the module.
 #[derive(Debug)]
 pub struct SqliteStore {
-    path: PathBuf,
-    place: Arc<str>,
+    place: Arc<Place>,
     clock: Arc<dyn BootClock>,
     turns: Arc<Turns>,
     writer: Writer,
@@ -57,14 +54,14 @@ impl SqliteStore {
     /// # Errors
     /// The file cannot be used; the error says what helps.
     pub fn open(path: impl AsRef<Path>, clock: Arc<dyn BootClock>) -> Result<Arc<Self>, OpenError> {
-        let path = path.as_ref().to_path_buf();
-        let connection = open::prepare(&path)?;
-        let place: Arc<str> = path.display().to_string().into();
+        let path = path.as_ref();
+        let connection = open::prepare(path)?;
+        let failed = |e: std::io::Error| OpenError::Failed { path: path.into(), why: e.to_string() };
+        let place = Arc::new(Place::of(path).map_err(failed)?);
         let turns = Arc::new(Turns::default());
-        let writer = Writer::start(connection, Arc::clone(&clock), Arc::clone(&turns), Arc::clone(&place))
-            .map_err(|e| OpenError::Failed { path: path.clone(), why: e.to_string() })?;
-        let readers = Readers::new(path.clone());
-        Ok(Arc::new(Self { path, place, clock, turns, writer, readers }))
+        let writer = Writer::start(connection, Arc::clone(&clock), Arc::clone(&turns), Arc::clone(&place)).map_err(failed)?;
+        let readers = Readers::new(Arc::clone(&place));
+        Ok(Arc::new(Self { place, clock, turns, writer, readers }))
     }
 
     fn unexpected(&self) -> Unavailable {
@@ -282,8 +279,7 @@ impl Store for SqliteStore {
     }
 
     fn renewer(&self) -> Result<Box<dyn Renewer>, Unavailable> {
-        let connection =
-            patiently(|| open::connect(&self.path, false)).map_err(|e| Unavailable(format!("{}: {e}", self.place)))?;
+        let connection = patiently(|| open::connect(self.place.path(), false)).map_err(|e| self.place.unavailable(&e))?;
         Ok(Box::new(SqliteRenewer {
             connection,
             clock: Arc::clone(&self.clock),

@@ -1,13 +1,10 @@
 //! A few connections that read, each on a blocking thread while it does. Readers of a write-ahead log neither wait for the writer
 //! nor keep it waiting; each read is one statement and so sees one commit.
 
-use super::{busy::patiently, open};
+use super::{busy::patiently, open, place::Place};
 use crate::store::Unavailable;
 use rusqlite::Connection;
-use std::{
-    path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::{sync::Semaphore, task};
 
 /// Reads side by side; further ones wait for a place.
@@ -21,15 +18,15 @@ pub(super) struct Readers {
 
 #[derive(Debug)]
 struct Shared {
-    path: PathBuf,
+    file: Arc<Place>,
     places: Semaphore,
     idle: Mutex<Vec<Connection>>,
 }
 
 impl Readers {
     /// None is opened yet.
-    pub(super) fn new(path: PathBuf) -> Self {
-        let shared = Shared { path, places: Semaphore::new(READERS_MAX), idle: Mutex::default() };
+    pub(super) fn new(file: Arc<Place>) -> Self {
+        let shared = Shared { file, places: Semaphore::new(READERS_MAX), idle: Mutex::default() };
         Self { shared: Arc::new(shared) }
     }
 
@@ -40,13 +37,12 @@ impl Readers {
         F: Fn(&Connection) -> rusqlite::Result<T> + Send + 'static,
     {
         let shared = Arc::clone(&self.shared);
-        let place = shared.path.display().to_string();
         let Ok(_permit) = self.shared.places.acquire().await else {
-            return Err(Unavailable(format!("{place}: the store is closed")));
+            return Err(Unavailable(format!("{}: the store is closed", self.shared.file)));
         };
         match task::spawn_blocking(move || shared.run(&work)).await {
-            Ok(result) => result.map_err(|e| Unavailable(format!("{place}: {e}"))),
-            Err(e) => Err(Unavailable(format!("{place}: the read did not finish: {e}"))),
+            Ok(result) => result,
+            Err(e) => Err(Unavailable(format!("{}: the read did not finish: {e}", self.shared.file))),
         }
     }
 }
@@ -57,12 +53,17 @@ impl Shared {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn run<T>(&self, work: &impl Fn(&Connection) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
+    fn run<T>(&self, work: &impl Fn(&Connection) -> rusqlite::Result<T>) -> Result<T, Unavailable> {
+        self.file.check()?;
+        self.read_once(work).map_err(|e| self.file.unavailable(&e))
+    }
+
+    fn read_once<T>(&self, work: &impl Fn(&Connection) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
         let idle = self.idle().pop();
         let connection = match idle {
             Some(connection) => connection,
             None => patiently(|| {
-                let connection = open::connect(&self.path, false)?;
+                let connection = open::connect(self.file.path(), false)?;
                 connection.pragma_update(None, "query_only", true)?;
                 Ok(connection)
             })?,

@@ -4,6 +4,7 @@
 use super::{
     busy::patiently,
     change::{end, now},
+    place::Place,
     row::shown_count,
     turns::Turns,
 };
@@ -20,7 +21,7 @@ pub(super) struct SqliteRenewer {
     pub(super) connection: Connection,
     pub(super) clock: Arc<dyn BootClock>,
     pub(super) turns: Arc<Turns>,
-    pub(super) place: Arc<str>,
+    pub(super) place: Arc<Place>,
 }
 
 impl SqliteRenewer {
@@ -35,10 +36,6 @@ impl SqliteRenewer {
         let looks = look(connection, held)?;
         connection.execute_batch("COMMIT")?;
         Ok(looks)
-    }
-
-    fn unavailable(&self, error: &rusqlite::Error) -> Unavailable {
-        Unavailable(format!("{}: {error}", self.place))
     }
 }
 
@@ -63,6 +60,7 @@ impl Renewer for SqliteRenewer {
         if held.is_empty() {
             return Ok(Vec::new());
         }
+        self.place.check()?;
         let held = as_parameter(held);
         let result = patiently(|| {
             let _turn = self.turns.renewal();
@@ -72,14 +70,15 @@ impl Renewer for SqliteRenewer {
             }
             looks
         });
-        result.map_err(|e| self.unavailable(&e))
+        result.map_err(|e| self.place.unavailable(&e))
     }
 
     fn look(&mut self, held: &[Held]) -> Result<Vec<Look>, Unavailable> {
         if held.is_empty() {
             return Ok(Vec::new());
         }
+        self.place.check()?;
         let held = as_parameter(held);
-        patiently(|| look(&self.connection, &held)).map_err(|e| self.unavailable(&e))
+        patiently(|| look(&self.connection, &held)).map_err(|e| self.place.unavailable(&e))
     }
 }

@@ -6,6 +6,7 @@
 use super::{
     busy::{self, patiently},
     change::{Change, Reply},
+    place::Place,
     turns::Turns,
 };
 use crate::{clock::BootClock, limits::COMMIT_BATCH_MAX, store::Unavailable};
@@ -26,7 +27,7 @@ struct Job {
 #[derive(Clone, Debug)]
 pub(super) struct Writer {
     jobs: mpsc::Sender<Job>,
-    place: Arc<str>,
+    place: Arc<Place>,
 }
 
 /// Why a whole transaction failed.
@@ -43,7 +44,7 @@ impl Writer {
         connection: Connection,
         clock: Arc<dyn BootClock>,
         turns: Arc<Turns>,
-        place: Arc<str>,
+        place: Arc<Place>,
     ) -> std::io::Result<Self> {
         let (jobs, waiting) = mpsc::channel();
         let committer = Committer { connection, clock, turns, place: Arc::clone(&place) };
@@ -64,7 +65,7 @@ struct Committer {
     connection: Connection,
     clock: Arc<dyn BootClock>,
     turns: Arc<Turns>,
-    place: Arc<str>,
+    place: Arc<Place>,
 }
 
 impl Committer {
@@ -77,6 +78,9 @@ impl Committer {
     }
 
     fn commit(&self, jobs: Vec<Job>) {
+        if let Err(error) = self.place.check() {
+            return refuse(jobs, &error);
+        }
         match self.transact(&jobs) {
             Ok(replies) => {
                 for (job, reply) in jobs.into_iter().zip(replies) {
@@ -90,17 +94,10 @@ impl Committer {
                 }
             }
             Err(Failure::Undone(error) | Failure::Commit(error)) => {
-                let error = self.unavailable(&error);
-                tracing::error!(place = &*self.place, changes = jobs.len(), "{error}");
-                for job in jobs {
-                    job.reply.send(Err(error.clone())).ok();
-                }
+                let error = self.place.unavailable(&error);
+                refuse(jobs, &error);
             }
         }
-    }
-
-    fn unavailable(&self, error: &rusqlite::Error) -> Unavailable {
-        Unavailable(format!("{}: {error}", self.place))
     }
 
     /// One transaction for all; begun again while another process has the file.
@@ -130,7 +127,7 @@ impl Committer {
                 Err(error) if connection.is_autocommit() || busy::is_busy(&error) => return Err(error),
                 Err(error) => {
                     run(connection, "ROLLBACK TO one")?;
-                    Err(self.unavailable(&error))
+                    Err(self.place.unavailable(&error))
                 }
             };
             run(connection, "RELEASE one")?;
@@ -139,6 +136,14 @@ impl Committer {
         *in_commit = true;
         run(connection, "COMMIT")?;
         Ok(replies)
+    }
+}
+
+fn refuse(jobs: Vec<Job>, error: &Unavailable) {
+    tracing::error!(changes = jobs.len(), "{error}");
+    for job in jobs {
+        // A caller that has gone does not want its answer.
+        job.reply.send(Err(error.clone())).ok();
     }
 }
 
