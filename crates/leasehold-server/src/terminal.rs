@@ -22,6 +22,8 @@ use unicode_width::UnicodeWidthChar as _;
 
 /// Columns of a terminal that does not say how many it has.
 const COLUMNS_DEFAULT: usize = 80;
+/// Columns that a table needs.
+const TABLE_COLUMNS_MIN: usize = 60;
 /// Before what continues a line.
 const GUTTER: &str = "| ";
 /// Combining marks in a row that are shown as they are; more could paint over other lines.
@@ -302,8 +304,15 @@ impl Screen {
         }
         self
     }
-    /// A table with a line of heads. Cells are made safe here.
+    /// A table with a line of heads. Cells are made safe here. Where columns would cut every word, each row is a line.
     pub(crate) fn table(&mut self, heads: &[&str], rows: &[Vec<String>]) -> &mut Self {
+        if self.width.is_some_and(|width| width < TABLE_COLUMNS_MIN) {
+            for row in rows {
+                let cells: Vec<&str> = row.iter().map(String::as_str).filter(|cell| !cell.is_empty()).collect();
+                self.line(cells.join("  "));
+            }
+            return self;
+        }
         let mut table = comfy_table::Table::new();
         table.load_style(comfy_table::presets::NOTHING);
         if let Some(width) = self.width {
@@ -512,9 +521,11 @@ mod tests {
         let command = format!("leasehold approve {}", "0".repeat(64));
         assert_eq!(rows(20, |screen| screen.command(&command)), [command.as_str()]);
         let id = "01a2291a-cf0b-7441-bf0e-89c7a21d5c45";
-        let row = vec![id.to_owned(), "a longer text of several words".to_owned()];
-        let shown = rows(50, |screen| screen.table(&["run", "about"], &[row]));
+        let row = [vec![id.to_owned(), "a longer text of several words than fit".to_owned()]];
+        let shown = rows(60, |screen| screen.table(&["run", "about"], &row));
         assert!(shown[1].starts_with(id) && shown.len() > 2, "{shown:#?}");
+        let narrow = rows(40, |screen| screen.table(&["run", "about"], &row));
+        assert!(narrow[0].starts_with(id) && narrow[1..].iter().all(|row| row.starts_with("  | ")), "{narrow:#?}");
     }
 
     proptest! {

@@ -162,7 +162,8 @@ async fn wrong_input_that_a_shell_makes_easily_is_wrong_use() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_configuration_shows_what_a_tool_may_do() {
-    let sandbox = Sandbox::new("approval = \"none\"\noutcomes = { done = [409] }").await;
+    let verify = "verify = { method = \"GET\", url = \"http://h/{idempotency_key}\", absent = \"not_applied\" }";
+    let sandbox = Sandbox::new(&format!("approval = \"none\"\noutcomes = {{ done = [409] }}\n{verify}")).await;
     let config = sandbox.leasehold(&["config", "--json"]).await.exits(0).json();
     let tool = &config["tool.http"][0];
     let value = |key: &str| tool[key]["value"].clone();
@@ -171,6 +172,7 @@ async fn the_configuration_shows_what_a_tool_may_do() {
         json!(["none", "2s", "1048576B", "json", [409]])
     );
     assert_eq!(value("parameters")["required"], json!(["text"]));
+    assert_eq!(json!([value("verify.settle_after"), value("verify.absent")]), json!(["0s", "not_applied"]));
 }
 
 #[tokio::test(flavor = "multi_thread")]

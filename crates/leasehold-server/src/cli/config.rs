@@ -12,7 +12,7 @@ use crate::{
 use leasehold::{
     agent::tool::{
         Approval,
-        http::{self, BodyKind, ConfiguredEffect, HeaderSource},
+        http::{self, Absent, BodyKind, ConfiguredEffect, HeaderSource},
     },
     run::{Effect, OnExpiry},
 };
@@ -262,6 +262,20 @@ fn http_tool(configured: &crate::config::Http) -> Section {
         if !statuses.is_empty() {
             lines.push(line(&format!("outcomes.{meaning}"), statuses.clone(), place));
         }
+    }
+    if let Some(verify) = &tool.verify {
+        lines.push(line("verify.method", verify.method.clone(), place));
+        lines.push(line("verify.url", without_secrets(&verify.url), place));
+        lines.push(line(
+            "verify.settle_after",
+            period_text(verify.settle_after.unwrap_or_default()),
+            default_or_place(verify.settle_after.is_some()),
+        ));
+        let absent = match verify.absent {
+            Absent::InDoubt => "in_doubt",
+            Absent::NotApplied => "not_applied",
+        };
+        lines.push(line("verify.absent", absent, place));
     }
     Section { name: "tool.http", many: true, lines }
 }
