@@ -98,11 +98,6 @@ impl SimProcess {
 }
 
 impl Sim {
-    /// Wall time as it is right.
-    fn wall(&self) -> jiff::Timestamp {
-        leasehold::clock::WallClock::now(&*SimClock::new(self.base))
-    }
-
     fn process(&self, name: &str, faults: u64) -> Result<SimProcess, String> {
         let gate = Gate::open();
         let clock = SimClock::new(self.base);
@@ -318,10 +313,10 @@ impl Sim {
                 *played.happened.entry("landed twice: the documented exception").or_default() += 1;
             }
             match outcomes.get(id) {
-                Some((outcome @ (Outcome::NotApplied | Outcome::Denied | Outcome::NotRun | Outcome::Refused), _)) => {
-                    if first.is_some() && !excepted {
-                        return Err(format!("8: {id} is {outcome}, and it landed"));
-                    }
+                Some((outcome @ (Outcome::NotApplied | Outcome::Denied | Outcome::NotRun | Outcome::Refused), _))
+                    if first.is_some() && !excepted =>
+                {
+                    return Err(format!("8: {id} is {outcome}, and it landed"));
                 }
                 Some((Outcome::Done, via)) if *via != Via::Resolution && first.is_none() => {
                     return Err(format!("8: {id} is done, and nothing landed"));

@@ -2,7 +2,7 @@
 
 use super::{Played, Sim, SimProcess};
 use leasehold::{
-    Decision, Resolution,
+    Decision, OrderError, Resolution,
     run::{Principal, Reason, ResolutionKind, RunId, Snapshot, State},
 };
 use std::{collections::HashMap, sync::atomic::Ordering, time::Duration};
@@ -88,11 +88,11 @@ impl People {
                 };
                 let looked = tokio::time::Instant::now();
                 let key = fence.idempotency_key.clone();
-                // Before the order is sent: what it lets start may start while its answer is still on the way back.
-                if outcome == ResolutionKind::NotLanded && sim.wall() >= fence.in_flight_until {
+                let ordered = runtime.resolve(id, said).await;
+                // An order whose answer was lost may have been taken.
+                if outcome == ResolutionKind::NotLanded && !matches!(ordered, Err(OrderError::Refused(_))) {
                     sim.far.said_absent(&key, looked);
                 }
-                runtime.resolve(id, said).await.ok();
             }
             State::Dead => {
                 let times = self.redriven.entry(id).or_default();

@@ -1,0 +1,313 @@
+//! Broken on purpose: each guard is taken out in a copy of the tree, and the test named beside it must turn red.
+
+use crate::{
+    root,
+    tests::{Named, Ran, run as run_test},
+};
+use anyhow::{Context as _, bail};
+use std::{fs, io::Write as _, path::Path, process::Command};
+
+struct Mutant {
+    name: &'static str,
+    file: &'static str,
+    find: &'static str,
+    replace: &'static str,
+    test: Named,
+}
+
+const MODEL: Named = Named { target: Some("model_check"), name: "no_history_within_small_bounds_breaks_an_invariant" };
+const MEMORY: Named = Named { target: Some("conformance"), name: "the_memory_store_keeps_the_contract" };
+const LOST: Named =
+    Named { target: Some("crash_points"), name: "an_answer_lost_at_any_commit_changes_nothing_that_a_run_does" };
+const DEATHS: Named = Named {
+    target: Some("crash_points"),
+    name: "a_process_that_dies_at_any_commit_or_effect_boundary_leaves_a_run_that_ends_with_each_write_made_once",
+};
+
+const fn segment(name: &'static str) -> Named {
+    Named { target: Some("cases_core_segment"), name }
+}
+
+const fn late(name: &'static str) -> Named {
+    Named { target: Some("late_words"), name }
+}
+
+const RUN: &str = "crates/leasehold/src/run";
+
+/// Every guard, and what says that it is gone.
+fn mutants() -> Vec<Mutant> {
+    let m = |name, file, find, replace, test| Mutant { name, file, find, replace, test };
+    vec![
+        m(
+            "lease check (settle, record, stamp): the epoch is not compared",
+            "transition.rs",
+            "row.state.is_held() && row.epoch == right.epoch && row.lease",
+            "row.state.is_held() && row.lease",
+            MODEL,
+        ),
+        m(
+            "lease check (settle, record, stamp): the lease is not compared",
+            "transition.rs",
+            "row.lease.as_ref().is_some_and(|l| l.lease_id == right.lease_id);\n    if held",
+            "row.lease.is_some();\n    if held",
+            MODEL,
+        ),
+        m(
+            "suspend under a fence",
+            "holder.rs",
+            "no_fence(draft)?;\n    if draft.row.cancel_requested {\n        return Err(Rejection::CancelRequested);\n    }\n    if card",
+            "if card",
+            MODEL,
+        ),
+        m(
+            "renewal: another's lease is extended",
+            "../store/memory.rs",
+            ".filter(|l| epoch_is_right && l.lease_id == right.lease_id)",
+            ".filter(|_| epoch_is_right)",
+            MEMORY,
+        ),
+        m(
+            "the store's guard: the lease is not compared",
+            "../store/memory.rs",
+            "row.epoch != guard.epoch || lease_id != guard.lease_id || row.sequence",
+            "row.epoch != guard.epoch || row.sequence",
+            MEMORY,
+        ),
+        m(
+            "expiry: a renewal in between does not win",
+            "../store/memory.rs",
+            "lease.expires_at == expiry.expires_at && if foreign",
+            "if foreign",
+            MEMORY,
+        ),
+        m(
+            "stamp before the call: the permit comes without a stamp",
+            "../worker/segment.rs",
+            "acts.push(Act::Stamp(stamp));",
+            "drop(stamp);",
+            segment("the_stamp_is_on_the_row_while_the_tool_runs_and_goes_in_the_transaction_of_the_outcome"),
+        ),
+        m(
+            "the fence goes with the outcome: it stays",
+            "draft.rs",
+            "if self.is_fenced(&outcome.call_id) {\n            self.next.fence = None;\n        }",
+            "",
+            MODEL,
+        ),
+        m(
+            "verdict order: the cancel before the fence",
+            "clockwork.rs",
+            "    match &row.fence {\n        Some(fence) if fence.effect == Effect::NonIdempotentWrite => {",
+            "    match &row.fence {\n        _ if row.cancel_requested => Verdict::Cancelled,\n        Some(fence) if fence.effect == Effect::NonIdempotentWrite => {",
+            Named {
+                target: Some("core_run"),
+                name: "a_cancel_in_flight_then_an_expiry_with_a_verifiable_fence_is_never_stamped_again_and_ends_cancelled",
+            },
+        ),
+        m(
+            "verdict: requeued under a non-idempotent fence that cannot be asked",
+            "clockwork.rs",
+            "if fence.verifiable && continues && requeues_left",
+            "if continues && requeues_left",
+            MODEL,
+        ),
+        m(
+            "the digest in the claim of a decision",
+            "people.rs",
+            "draft.row.turn.as_ref().filter(|t| t.digest.as_deref() == Some(digest)).ok_or",
+            "draft.row.turn.as_ref().filter(|_| !digest.is_empty()).ok_or",
+            MODEL,
+        ),
+        m(
+            "journal replay: a continuation begins from nothing",
+            "../client.rs",
+            "let story = Story::of(&entries);\n        let mut segment",
+            "let story = Story::default();\n        let mut segment",
+            DEATHS,
+        ),
+        m(
+            "sticky cancel: a claim forgets it",
+            "clockwork.rs",
+            "draft.next.state = if draft.row.cancel_requested { State::Cancelling } else { State::Running };",
+            "draft.next.state = State::Running;\n    draft.next.cancel_requested = false;",
+            MODEL,
+        ),
+        m(
+            "sticky cancel: stamped after it",
+            "holder.rs",
+            "if draft.row.cancel_requested {\n        return Err(Rejection::CancelRequested);\n    }\n    let Some(standing)",
+            "let Some(standing)",
+            MODEL,
+        ),
+        m(
+            "write id: a write sent again is not recognised by the store",
+            "../store/memory.rs",
+            "return Ok(if has_write(stored, write.write_id) {",
+            "return Ok(if false {",
+            LOST,
+        ),
+        m(
+            "a non-idempotent write is stamped again without a word that it is absent",
+            "holder.rs",
+            "if standing.effect == Effect::NonIdempotentWrite && !found_absent {",
+            "if false && standing.effect == Effect::NonIdempotentWrite && !found_absent {",
+            MODEL,
+        ),
+        m(
+            "a holder verifies its own entry",
+            "holder.rs",
+            "found_absent && standing.verifiable && !entered_by_holder(draft, &stamp.call_id);",
+            "found_absent && standing.verifiable;",
+            MODEL,
+        ),
+        m(
+            "\"not applied\" of a repeat speaks of the call",
+            "holder.rs",
+            "Some(fence) if outcome.outcome != Outcome::Done && fence.repeat && !has_evidence => {",
+            "Some(fence) if false && outcome.outcome != Outcome::Done && fence.repeat && !has_evidence => {",
+            MODEL,
+        ),
+        m(
+            "a late \"not started\" of a repeat removes the fence",
+            "clockwork.rs",
+            "LateAnswer::NotApplied | LateAnswer::NotStarted => !fence.repeat,",
+            "LateAnswer::NotApplied | LateAnswer::NotStarted => true,",
+            MODEL,
+        ),
+        m(
+            "a stranger's late word counts",
+            "clockwork.rs",
+            "&& call.stamp_of(late.right.epoch, late.right.lease_id).is_some()\n",
+            "\n",
+            MODEL,
+        ),
+        m(
+            "late evidence does not keep a repeat from starting",
+            "holder.rs",
+            "if call.evidence.is_some() {\n        return Err(Rejection::EvidenceSaysDone(stamp.call_id.clone()));\n    }\n    // Only a claim",
+            "// Only a claim",
+            MODEL,
+        ),
+        m(
+            "closing says \"not run\" of what may have been entered",
+            "draft.rs",
+            "(c.id.clone(), self.is_fenced(&c.id) || c.maybe_entered())",
+            "(c.id.clone(), false)",
+            MODEL,
+        ),
+        m(
+            "a resolution of another doubt",
+            "people.rs",
+            "f.call_id == said.call_id && f.epoch == said.fence_epoch",
+            "f.call_id == said.call_id",
+            MODEL,
+        ),
+        m(
+            "\"not landed\" while the request may be on its way",
+            "people.rs",
+            "if draft.now.wall < fence.in_flight_until {",
+            "if false && draft.now.wall < fence.in_flight_until {",
+            MODEL,
+        ),
+        m(
+            "a verify while the request may be on its way",
+            "clockwork.rs",
+            "let due = draft.after_backoff().max(asked);",
+            "let due = draft.after_backoff().min(asked.max(draft.after_backoff()));",
+            MODEL,
+        ),
+        m(
+            "the trust window before the entry",
+            "../worker/trust.rs",
+            "self.left() >= self.ttl / 3",
+            "self.left() <= self.ttl.saturating_mul(1_000)",
+            segment("stamped_and_then_out_of_trust_is_not_started_and_no_doubt"),
+        ),
+        m(
+            "an answer that could not be recorded is not offered late",
+            "../agent/executor/write.rs",
+            "segment.offer_late(id.clone(), answer, result, is_error);",
+            "drop((answer, result, is_error));",
+            segment("a_store_that_fails_at_the_outcome_until_the_deadline_leaves_a_doubt_that_the_late_outcome_settles"),
+        ),
+        m(
+            "a repeat in place whose stamp was lost says \"not started\" of the entry before it",
+            "../worker/segment.rs",
+            "if self.row.fence.as_ref().is_some_and(|f| self.is_own(f, &call_id)) {",
+            "if false && self.row.fence.as_ref().is_some_and(|f| self.is_own(f, &call_id)) {",
+            late("a_repeat_that_could_not_be_stamped_is_no_word_on_the_entry_before_it"),
+        ),
+    ]
+}
+
+/// A copy of the committed tree and of what differs from it, removed when it is dropped.
+struct Copy(tempfile::TempDir);
+
+impl Copy {
+    fn of(root: &Path) -> anyhow::Result<Self> {
+        let copy = tempfile::Builder::new().prefix("mutants-").tempdir_in(root.join("target"))?;
+        let files = Command::new("git")
+            .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+            .current_dir(root)
+            .output()
+            .context("git does not start")?;
+        for name in String::from_utf8(files.stdout)?.split_terminator('\0') {
+            let (from, to) = (root.join(name), copy.path().join(name));
+            if let (true, Some(folder)) = (from.is_file(), to.parent()) {
+                fs::create_dir_all(folder)?;
+                fs::copy(&from, &to).with_context(|| format!("copy {name}"))?;
+            }
+        }
+        Ok(Self(copy))
+    }
+}
+
+pub(crate) fn run(only: Option<&str>) -> anyhow::Result<()> {
+    let root = root();
+    let copy = Copy::of(&root)?;
+    let mut out = std::io::stdout().lock();
+    let chosen: Vec<Mutant> = mutants().into_iter().filter(|m| only.is_none_or(|only| m.name.contains(only))).collect();
+    let mut green = Vec::new();
+    for mutant in &chosen {
+        let file = copy.0.path().join(RUN).join(mutant.file);
+        let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+        if text.matches(mutant.find).count() != 1 {
+            bail!(
+                "`{}` does not apply: its place in {} is there {} times",
+                mutant.name,
+                mutant.file,
+                text.matches(mutant.find).count()
+            );
+        }
+        fs::write(&file, text.replacen(mutant.find, mutant.replace, 1))?;
+        let ran = run_test(copy.0.path(), &mutant.test, &[]);
+        fs::write(&file, text)?;
+        let ran = ran?;
+        let verdict = verdict(&ran);
+        writeln!(out, "| {} | `{}` | {verdict} |", mutant.name, mutant.test.name)?;
+        out.flush()?;
+        if verdict != "red" {
+            eprintln!("{}", ran.output);
+            green.push(mutant.name);
+        }
+    }
+    // The copy as it is, without a mutation: the tests are red because of it and of nothing else.
+    let unbroken = run_test(copy.0.path(), &MODEL, &[])?;
+    if verdict(&unbroken) != "green" {
+        bail!("the copy itself is red:\n{}", unbroken.output);
+    }
+    if !green.is_empty() {
+        bail!("{} of {} mutants live: {green:?}", green.len(), chosen.len());
+    }
+    writeln!(out, "{} mutants, all red; without one, green", chosen.len())?;
+    Ok(())
+}
+
+fn verdict(ran: &Ran) -> &'static str {
+    match (ran.built, ran.tests, ran.passed) {
+        (false, ..) => "DOES NOT BUILD",
+        (true, 0, _) => "NO SUCH TEST",
+        (true, _, true) => "green",
+        (true, _, false) => "red",
+    }
+}
