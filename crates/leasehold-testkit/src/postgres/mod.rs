@@ -34,7 +34,7 @@ use tokio_postgres::NoTls;
 pub const USER: &str = "leasehold";
 
 /// A server without users ends after this many seconds.
-const LINGER_S: u32 = 20;
+const LINGER_S: u32 = 60;
 
 /// What a server of one's own has beyond the usual.
 #[derive(Clone, Copy, Debug, Default)]

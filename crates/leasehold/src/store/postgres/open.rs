@@ -208,7 +208,7 @@ async fn is_ready(target: &Target, client: &Client) -> Result<bool, OpenError> {
 /// Under the schema's lock, which ends with the connection. All migrations are one transaction.
 async fn migrate(target: &Target, client: &mut Client) -> Result<(), OpenError> {
     // Waiting for another process and rewriting a large table both take their time.
-    client.batch_execute("SET statement_timeout = 0").await.map_err(|e| explain(target, &e))?;
+    client.batch_execute("SET statement_timeout = 0; SET lock_timeout = 0").await.map_err(|e| explain(target, &e))?;
     let mut params = Params::default();
     params.one("key", &SCHEMA_LOCK);
     query(target, client, &sql::LOCK_SCHEMA, &params).await?;

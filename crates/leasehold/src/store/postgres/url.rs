@@ -23,6 +23,8 @@ use tokio_postgres::{
 
 /// Beyond it the server ends a statement.
 pub(super) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(15);
+/// Beyond it a statement gives up on a row that somebody else keeps locked, so that others do not wait behind it.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(4);
 /// Beyond it a host counts as unreachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Unacknowledged for longer: the connection is dead.
@@ -134,8 +136,9 @@ impl Target {
         // What every connection must have; the operator's own options come before ours and so cannot weaken them.
         let ours = format!(
             "-c synchronous_commit=on -c default_transaction_isolation=read\\ committed -c statement_timeout={} \
-             -c idle_in_transaction_session_timeout=30000 -c client_encoding=UTF8",
-            STATEMENT_TIMEOUT.as_millis()
+             -c lock_timeout={} -c idle_in_transaction_session_timeout=30000 -c client_encoding=UTF8",
+            STATEMENT_TIMEOUT.as_millis(),
+            LOCK_TIMEOUT.as_millis(),
         );
         config.options(format!("{options} {ours}").trim_start());
         config

@@ -21,7 +21,7 @@ WITH written AS (
       AND epoch = :guard_epoch
       AND lease_id IS NOT DISTINCT FROM :guard_lease_id
       AND sequence = :guard_sequence
-      AND (:seen_ns IS NULL OR (
+      AND (:seen_ns::bigint IS NULL OR (
           lease_clock = :seen_clock
           AND lease_expires_ns = :seen_ns
           AND CASE WHEN lease_clock = :clock
