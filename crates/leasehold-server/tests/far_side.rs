@@ -78,8 +78,10 @@ async fn a_write_that_could_not_connect_did_not_happen_and_is_no_doubt() {
     let far = FarSide::start().await.expect("a port");
     let home = Home::new(env!("CARGO_BIN_EXE_leasehold"));
     home.ledger(&far, Ledger { effect: "non_idempotent_write", approval: "none", timeout: "5s" }, APPEND_ONCE);
-    // A port that nobody listens on: taken, and given back.
-    let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port");
+    // A port that is taken and that nobody listens on: it refuses, and no other test can get it.
+    let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+    socket.bind("127.0.0.1:0".parse().expect("an address")).expect("a port");
+    let free = socket.local_addr().expect("bound");
     let text = std::fs::read_to_string(home.path().join("leasehold.toml")).expect("written before");
     home.write("leasehold.toml", &text.replace(&far.url(""), &format!("http://{free}")));
     let ran = home.run(&["run", "--agent", "a", "--json", "append a line"]).await;

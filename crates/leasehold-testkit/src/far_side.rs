@@ -44,6 +44,8 @@ impl Arrived {
 pub enum Then {
     /// Answers with a status and a text.
     Answer(u16, String),
+    /// Answers 200 with this JSON.
+    Json(String),
     /// Answers with a redirect to there.
     Redirect(String),
     /// Breaks the connection without an answer.
@@ -119,6 +121,7 @@ async fn handle(State(shared): State<Arc<Shared>>, method: Method, uri: Uri, hea
         Some(Then::Answer(status, text)) => {
             (StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), text).into_response()
         }
+        Some(Then::Json(text)) => ([("content-type", "application/json")], text).into_response(),
         Some(Then::Redirect(to)) => (StatusCode::FOUND, [("location", to)], "moved").into_response(),
         // A handler that unwinds takes its connection with it; nothing is printed.
         Some(Then::HangUp) => std::panic::resume_unwind(Box::new(())),

@@ -71,6 +71,14 @@ impl Home {
 
     /// Agent `a`, a script, and the ledger at the far side; leases of 2 s, so that a dead process is found soon.
     pub fn ledger(&self, far: &FarSide, ledger: Ledger<'_>, script: &str) {
+        self.ledger_with(far, ledger, script, "");
+    }
+
+    /// The same with more keys of the tool.
+    ///
+    /// # Panics
+    /// The files cannot be written.
+    pub fn ledger_with(&self, far: &FarSide, ledger: Ledger<'_>, script: &str, keys: &str) {
         self.write("script.toml", script);
         self.write(
             "leasehold.toml",
@@ -99,6 +107,7 @@ method = "POST"
 url = "{}"
 parameters = {{ type = "object", properties = {{ text = {{ type = "string" }} }}, required = ["text"] }}
 timeout = "{}"
+{keys}
 "#,
                 ledger.effect,
                 ledger.approval,
@@ -288,6 +297,20 @@ impl Running {
         // One that is gone already is as dead as it should be.
         self.child.kill().ok();
         self.child.wait().ok();
+    }
+
+    /// Sends it a signal by name: `STOP`, `CONT`, `TERM`.
+    ///
+    /// # Panics
+    /// There is no such signal, or no `kill`.
+    pub fn signal(&self, name: &str) {
+        let sent = Command::new("kill").arg(format!("-{name}")).arg(self.child.id().to_string()).status();
+        assert!(sent.is_ok_and(|status| status.success()) || name == "CONT", "SIG{name} was not sent");
+    }
+
+    /// Waits until it has ended by itself; its exit code.
+    pub fn wait(&mut self) -> Option<i32> {
+        self.child.wait().ok().and_then(|status| status.code())
     }
 
     /// Its process id.

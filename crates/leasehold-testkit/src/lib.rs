@@ -3,6 +3,7 @@
 //! somebody else wrote ([`aimock`]), and throw-away PostgreSQL servers ([`postgres`]).
 
 pub mod aimock;
+pub mod chaos;
 pub mod conformance;
 pub mod far_side;
 mod faulty;

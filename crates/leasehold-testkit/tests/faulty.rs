@@ -1,5 +1,7 @@
 //! The faulty store fails as armed, and only so.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of a test fail by panicking")]
+
 use leasehold::{
     clock::ManualClock,
     run::Snapshot,

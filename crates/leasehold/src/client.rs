@@ -6,10 +6,10 @@
 use crate::{
     agent::{
         arguments::nested_deeper,
-        executor::{Executor, Live, stored},
+        executor::{Executor, Live, stored, write::verify},
         gate::Gate,
         registry::{AgentSpec, Registry},
-        tool::Tool,
+        tool::{Tool, Verified, VerifyQuery},
         unrecorded::Unrecorded,
     },
     clock::{BootClock, WallClock},
@@ -180,6 +180,9 @@ pub enum OrderError {
     /// No answer: it may have been applied. The same order again gets the same answer.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
+    /// The tool itself says that the write landed: "not landed" is refused. Its answer.
+    #[error("the far side was asked and says that the write landed: {0}")]
+    VerifiedLanded(Value),
     /// The row does not decode.
     #[error("{0}")]
     Unreadable(String),
@@ -264,7 +267,14 @@ impl Execution {
     pub fn row(&self) -> &Snapshot {
         self.segment.row()
     }
+    /// Executes on a task of its own: the run goes on whether anybody waits for it or not.
+    pub fn spawn(self) -> tokio::task::JoinHandle<Executed> {
+        tokio::spawn(self.finish())
+    }
     /// Executes until the run settles, waits, is queued again or dead, or the right is lost.
+    ///
+    /// Dropped before its end, the segment stops where it is, as if its process had died: the lease runs out, and a write that
+    /// is in its tool is in doubt. Where the one who waits may go away, [`spawn`](Self::spawn).
     ///
     /// # Errors
     /// The right was lost: what is journaled is true, and somebody else settles the run.
@@ -389,12 +399,29 @@ impl Runtime {
         let grant = self.grant();
         let write_id = WriteId(grant.lease_id.0);
         let sent = self.heartbeat.now();
-        // The run's id and the lease's id are chosen here, so that a repeat after a lost answer is the same start.
-        let (_, done) = match self.engine.birth(new.clone(), Some(grant.clone()), None, write_id).await {
-            Ok(born) => born,
-            Err(_) => self.engine.birth(new, Some(grant), None, write_id).await?,
-        };
+        let (_, done) = self.born(new, Some(grant), None, write_id).await?;
         self.execution(done, sent).await.map_err(|e| StartError::Lost(e.to_string()))
+    }
+
+    /// Asks twice, and waits for a silent store no longer than a renewal would. The run's id and the write's id were chosen
+    /// before, so that a repeat after a lost answer is the same run.
+    async fn born(
+        &self,
+        new: NewRun,
+        grant: Option<Grant>,
+        key: Option<RequestKey>,
+        write_id: WriteId,
+    ) -> Result<(Inserted, Done), Unavailable> {
+        let patience = self.engine.ttl() / 3;
+        let silent = |_| Err(Unavailable("it is silent".into()));
+        let first = self.engine.birth(new.clone(), grant.clone(), key.clone(), write_id);
+        match tokio::time::timeout(patience, first).await.unwrap_or_else(silent) {
+            Ok(born) => Ok(born),
+            Err(_) => {
+                let again = self.engine.birth(new, grant, key, write_id);
+                tokio::time::timeout(patience, again).await.unwrap_or_else(silent)
+            }
+        }
     }
 
     /// A run without a record: reads work, every write is refused before it happens.
@@ -419,10 +446,7 @@ impl Runtime {
         let new = self.new_run(start, Mode::Queue)?;
         let id = new.id;
         let write_id = WriteId::random();
-        let (inserted, _) = match self.engine.birth(new.clone(), None, key.clone(), write_id).await {
-            Ok(born) => born,
-            Err(_) => self.engine.birth(new, None, key, write_id).await?,
-        };
+        let (inserted, _) = self.born(new, None, key, write_id).await?;
         match inserted {
             Inserted::Applied(_) => Ok(id),
             Inserted::Existing(run) => Ok(run),
@@ -653,17 +677,40 @@ impl Runtime {
             (None, Some(fence)) => fence.epoch,
             (None, None) => return self.resolved_before(id, row, &said).await,
         };
-        if standing.is_none() {
+        let Some(fence) = standing.filter(|f| f.call_id == said.call_id && f.epoch == fence_epoch) else {
+            if standing.is_some() {
+                // Another doubt stands: an answer to this one must not look like an answer to that.
+                return Err(Rejection::StaleDoubt.into());
+            }
             return self.resolved_before(id, row, &said).await;
-        }
-        let order = Order::Resolve {
-            call_id: said.call_id,
-            fence_epoch,
-            outcome: said.outcome,
-            result: said.result.map(stored),
-            note: said.note,
         };
+        let mut note = said.note;
+        // Not before it can be sure; the core refuses the resolution then anyway.
+        if said.outcome == ResolutionKind::NotLanded && fence.verifiable && fence.in_flight_until <= self.engine.now().wall {
+            let asked = self.ask(&row, fence).await?;
+            note = match asked {
+                Some(Verified::Landed(result)) => return Err(OrderError::VerifiedLanded(result)),
+                Some(Verified::Absent) => Some(noted(note, "asked before, and it was absent")),
+                Some(Verified::Unknown(why)) => Some(noted(note, &format!("asked before, without a usable answer: {why}"))),
+                None => note,
+            };
+        }
+        let order =
+            Order::Resolve { call_id: said.call_id, fence_epoch, outcome: said.outcome, result: said.result.map(stored), note };
         self.order(id, said.by, order).await
+    }
+
+    /// Asks a verifiable tool about the write in doubt, where this process has it.
+    async fn ask(&self, row: &Snapshot, fence: &crate::run::Fence) -> Result<Option<Verified>, OrderError> {
+        let Some(Tool::Write(write, _)) = self.registry.tool(&fence.tool) else { return Ok(None) };
+        if write.verify().is_none() {
+            return Ok(None);
+        }
+        let story = Story::of(&self.engine.journal(row.id, 0).await?);
+        let arguments = story.calls.get(&fence.call_id).map(|c| c.arguments()).unwrap_or_default();
+        let query =
+            VerifyQuery { idempotency_key: fence.idempotency_key.clone(), run: row.id.to_string(), fencing_token: row.epoch };
+        Ok(Some(verify(Arc::clone(write), query, arguments).await))
     }
 
     /// A resolution where nothing is in doubt: the same answer where it was taken, stale where it was not.
@@ -819,6 +866,10 @@ fn expand(row: &Snapshot, decision: &Decision) -> Vec<DecideCall> {
         }
     }
     calls
+}
+
+fn noted(note: Option<String>, more: &str) -> String {
+    note.map_or_else(|| more.to_owned(), |note| format!("{note} ({more})"))
 }
 
 fn check_request(request: &Request) -> Result<(), StartError> {

@@ -1,5 +1,7 @@
 //! Calls and their arguments: what a model may ask for, what becomes of what it may not, and what is kept of every text.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of a test fail by panicking")]
+
 use leasehold::{
     StartError, StartRun,
     agent::{

@@ -1,5 +1,7 @@
 //! What the model is told: one truthful result for each call, in order, whatever interrupted the turn.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of a test fail by panicking")]
+
 use leasehold::{
     Decision, OrderError, Resolution, StartRun,
     agent::tool::{Approval, WriteAnswer, WriteEffect},
@@ -251,7 +253,7 @@ async fn a_certain_failure_is_told_as_one_and_a_broken_tool_is_not() {
     let recorder = Recorder::default();
     for (answer, state, told) in [
         (WriteAnswer::NotApplied { why: "refused".into() }, State::Completed, Some("This call did not happen: refused")),
-        (WriteAnswer::error("no such page"), State::Completed, Some("no such page")),
+        (WriteAnswer::error("no such page"), State::Completed, Some("Error: no such page")),
         (WriteAnswer::Unknown { why: "reset".into() }, State::Dead, None),
     ] {
         let place = Place::memory();

@@ -1,5 +1,7 @@
 //! What only a file can do to a store: be something else, be newer, be damaged in one row, be kept by somebody, refuse.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of a test fail by panicking")]
+
 use futures::poll;
 use leasehold::{
     clock::{BootClock, ManualClock},

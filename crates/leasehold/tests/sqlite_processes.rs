@@ -3,6 +3,8 @@
 //! A test that needs another process starts this test binary again with a file named in the environment; the tests named
 //! `as_a_child_...` do nothing without it.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of a test fail by panicking")]
+
 use leasehold::{
     clock::SystemClock,
     run::{RunId, Snapshot},
@@ -120,10 +122,10 @@ async fn four_processes_write_one_run_without_a_gap_and_never_see_the_file_locke
 async fn as_a_child_it_records_until_it_is_killed() {
     let Some(file) = file_for_a_child() else { return };
     let store = open(&file);
-    let mut recorders = Vec::new();
+    let mut recorders = tokio::task::JoinSet::new();
     for _ in 0..4 {
         let store = store.clone();
-        recorders.push(tokio::spawn(async move {
+        recorders.spawn(async move {
             let mut row: Snapshot = running("a");
             store.insert(insert(row.clone())).await.unwrap();
             loop {
@@ -135,11 +137,9 @@ async fn as_a_child_it_records_until_it_is_killed() {
                 out.flush().unwrap();
                 row = next;
             }
-        }));
+        });
     }
-    for recorder in recorders {
-        recorder.await.unwrap();
-    }
+    recorders.join_all().await;
 }
 
 #[tokio::test]

@@ -44,7 +44,9 @@ pub(crate) async fn resolve(context: &Context, args: ResolveArgs) -> Outcome {
         (None, true) => (ResolutionKind::NotLanded, None),
         (None, false) => (ResolutionKind::Abandon, None),
     };
-    let local = Local::open(context, Needs::Store).await?;
+    // "Not landed" asks a tool that can be asked first, which takes the tool.
+    let needs = if outcome == ResolutionKind::NotLanded { Needs::Agents } else { Needs::Store };
+    let local = Local::open(context, needs).await?;
     let id = local.find(&args.run).await?;
     let said = Resolution {
         call_id: CallId(args.call),

@@ -13,7 +13,7 @@ use crate::{
     wire,
 };
 use leasehold::{
-    Details, Runtime, StartRun,
+    Details, Runtime, StartError, StartRun,
     agent::unrecorded::WRITE_WITHOUT_DURABLE_EXECUTION,
     run::{Reason, RunId, State},
 };
@@ -77,7 +77,15 @@ pub(crate) async fn run(context: &Context, args: RunArgs) -> Outcome {
         return queued(&local, id).await;
     }
     let mut signals = Signals::listen()?;
-    let execution = local.runtime.start(new).await.map_err(start)?;
+    let execution = match local.runtime.start(new.clone()).await {
+        Ok(execution) => execution,
+        Err(StartError::Unavailable(why)) => {
+            // The answer may still be wanted; what needs a record is refused there before it happens.
+            terminal::note(format!("the store took no run: {why}"));
+            return unrecorded(context, new).await;
+        }
+        Err(error) => return Err(start(error)),
+    };
     let id = execution.run();
     terminal::note(format!("run {id}"));
     execute(&mut local, execution, &mut signals).await?;

@@ -1,3 +1,5 @@
+//! What a configuration may say, and what it hears when it is wrong.
+
 use super::{check::check, diagnostic::Source, *};
 use leasehold::agent::tool::Approval;
 use std::time::Duration;

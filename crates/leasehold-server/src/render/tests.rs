@@ -1,3 +1,5 @@
+//! What people read about a run, whatever it contains.
+
 use super::*;
 use leasehold::{clock::ManualClock, run::*};
 use serde_json::json;

@@ -3,7 +3,7 @@
 
 pub(crate) mod calls;
 mod card;
-mod write;
+pub(crate) mod write;
 
 use super::{
     arguments::nested_deeper,

@@ -13,12 +13,15 @@ mod template;
 #[cfg(test)]
 mod tests;
 pub mod units;
+mod verify;
 
 pub use config::{
-    BodyKind, ConfiguredApproval, ConfiguredEffect, HeaderSource, HttpToolConfig, HttpToolError, IgnoredVerify, Outcomes,
+    Absent, BodyKind, ConfiguredApproval, ConfiguredEffect, HeaderSource, HttpToolConfig, HttpToolError, Outcomes, VerifyConfig,
 };
 
-use super::{Approval, Arguments, ReadAnswer, ReadTool, Tool, ToolSpec, WriteAnswer, WriteEffect, WritePermit, WriteTool};
+use super::{
+    Approval, Arguments, ReadAnswer, ReadTool, Tool, ToolSpec, Verify, WriteAnswer, WriteEffect, WritePermit, WriteTool,
+};
 use crate::run::{Effect, canonical_hash};
 use answer::{Meaning, Statuses};
 use async_trait::async_trait;
@@ -31,6 +34,7 @@ use send::{Caller, Failure};
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
 use template::UrlTemplate;
+use verify::HttpVerify;
 
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 const RESPONSE_BYTES_DEFAULT: usize = 1024 * 1024;
@@ -61,9 +65,6 @@ impl HttpTool {
     pub fn build_with_env(config: HttpToolConfig, env: impl Fn(&str) -> Option<String>) -> Result<Tool, HttpToolError> {
         let name = config.name.clone();
         let wrong = |key: &str, why: String| HttpToolError { tool: name.clone(), key: key.to_owned(), why };
-        if config.verify.is_some() {
-            return Err(wrong("verify", "is not supported yet: remove it; a doubt is then resolved by a person".into()));
-        }
         let effect = Effect::from(config.effect);
         let is_read = effect == Effect::ReadOnly;
         if is_read && config.approval == Some(ConfiguredApproval::Required) {
@@ -74,6 +75,9 @@ impl HttpTool {
         }
         if is_read && !config.outcomes.is_empty() {
             return Err(wrong("outcomes", "belongs to a write; the effect is read_only".into()));
+        }
+        if is_read && config.verify.is_some() {
+            return Err(wrong("verify", "belongs to a write; the effect is read_only".into()));
         }
         let method = match config.method.as_str() {
             "GET" => Method::GET,
@@ -100,44 +104,46 @@ impl HttpTool {
             endpoint: format!("{method} {}{query}", url.shown()),
             timeout,
         };
-        let caller = Caller::new(
-            method,
-            url,
-            headers,
-            config.body,
-            timeout,
-            config.max_response.unwrap_or(RESPONSE_BYTES_DEFAULT),
-            is_read,
-        )
-        .map_err(|why| wrong("url", why))?;
+        let max_response = config.max_response.unwrap_or(RESPONSE_BYTES_DEFAULT);
+        let verify = match &config.verify {
+            Some(verify) => Some(
+                HttpVerify::new(verify, &spec.parameters, headers.clone(), timeout, max_response)
+                    .map_err(|(key, why)| wrong(key, why))?,
+            ),
+            None => None,
+        };
+        let caller =
+            Caller::new(method, url, headers, config.body, timeout, max_response, is_read).map_err(|why| wrong("url", why))?;
         let write_effect = match effect {
             Effect::ReadOnly => return Ok(Tool::Read(Arc::new(HttpRead { spec, caller }))),
             Effect::IdempotentWrite => WriteEffect::Idempotent,
             _ => WriteEffect::NonIdempotent,
         };
         let approval = config.approval.map_or(Approval::Required, Approval::from);
-        Ok(Tool::Write(Arc::new(HttpWrite { spec, caller, write_effect, statuses }), approval))
+        Ok(Tool::Write(Arc::new(HttpWrite { spec, caller, write_effect, statuses, verify }), approval))
     }
 }
 
 /// Each placeholder is a declared, required argument that has a text.
 fn check_placeholders(url: &UrlTemplate, parameters: &Value) -> Result<(), String> {
-    for name in url.placeholders() {
-        let Some(property) = parameters.get("properties").and_then(|p| p.get(name)) else {
-            return Err(format!("the placeholder `{{{name}}}` is not in `parameters.properties`"));
-        };
-        let is_required =
-            parameters.get("required").and_then(Value::as_array).is_some_and(|r| r.iter().any(|r| r.as_str() == Some(name)));
-        if !is_required {
-            return Err(format!("the placeholder `{{{name}}}` is not in `parameters.required`: add it"));
-        }
-        if let Some(kind) = property.get("type").and_then(Value::as_str)
-            && !matches!(kind, "string" | "number" | "integer" | "boolean")
-        {
-            return Err(format!(
-                "the placeholder `{{{name}}}` is of type {kind}: only strings, numbers and booleans go into a URL"
-            ));
-        }
+    url.placeholders().try_for_each(|name| check_placeholder(name, parameters))
+}
+
+fn check_placeholder(name: &str, parameters: &Value) -> Result<(), String> {
+    let Some(property) = parameters.get("properties").and_then(|p| p.get(name)) else {
+        return Err(format!("the placeholder `{{{name}}}` is not in `parameters.properties`"));
+    };
+    let is_required =
+        parameters.get("required").and_then(Value::as_array).is_some_and(|r| r.iter().any(|r| r.as_str() == Some(name)));
+    if !is_required {
+        return Err(format!("the placeholder `{{{name}}}` is not in `parameters.required`: add it"));
+    }
+    if let Some(kind) = property.get("type").and_then(Value::as_str)
+        && !matches!(kind, "string" | "number" | "integer" | "boolean")
+    {
+        return Err(format!(
+            "the placeholder `{{{name}}}` is of type {kind}: only strings, numbers and booleans go into a URL"
+        ));
     }
     Ok(())
 }
@@ -204,6 +210,7 @@ struct HttpWrite {
     caller: Caller,
     write_effect: WriteEffect,
     statuses: Statuses,
+    verify: Option<HttpVerify>,
 }
 
 #[async_trait]
@@ -213,6 +220,9 @@ impl WriteTool for HttpWrite {
     }
     fn write_effect(&self) -> WriteEffect {
         self.write_effect
+    }
+    fn verify(&self) -> Option<&dyn Verify> {
+        self.verify.as_ref().map(|verify| verify as &dyn Verify)
     }
     async fn call(&self, permit: WritePermit, arguments: &Arguments) -> WriteAnswer {
         let headers = match own_headers(&permit) {
@@ -251,12 +261,12 @@ fn error_result(status: u16, body: Value) -> Value {
 }
 
 fn own_headers(permit: &WritePermit) -> Result<HeaderMap, String> {
+    own_headers_of(permit.idempotency_key(), &permit.run().to_string(), permit.fencing_token())
+}
+
+fn own_headers_of(key: &str, run: &str, fencing_token: u64) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
-    for (name, text) in [
-        (IDEMPOTENCY_KEY, permit.idempotency_key().to_owned()),
-        (RUN, permit.run().to_string()),
-        (FENCING_TOKEN, permit.fencing_token().to_string()),
-    ] {
+    for (name, text) in [(IDEMPOTENCY_KEY, key.to_owned()), (RUN, run.to_owned()), (FENCING_TOKEN, fencing_token.to_string())] {
         let value = HeaderValue::try_from(text).map_err(|_| format!("the value of {name} cannot be sent"))?;
         headers.insert(HeaderName::from_static(name), value);
     }

@@ -5,7 +5,7 @@ use super::{super::Approval, units};
 use crate::run::Effect;
 use serde::{
     Deserialize, Deserializer,
-    de::{Error as _, IgnoredAny, MapAccess, Visitor, value::MapAccessDeserializer},
+    de::{Error as _, MapAccess, Visitor, value::MapAccessDeserializer},
 };
 use serde_json::Value;
 use std::{collections::BTreeMap, fmt, time::Duration};
@@ -45,19 +45,36 @@ pub struct HttpToolConfig {
     /// Moves statuses; writes only.
     #[serde(default)]
     pub outcomes: Outcomes,
-    /// Reserved: refused with a clear error as long as it is not supported.
+    /// How the far side is asked afterwards whether a call happened; writes only.
     #[serde(default)]
-    pub verify: Option<IgnoredVerify>,
+    pub verify: Option<VerifyConfig>,
 }
 
-/// The value of a key that is not supported yet.
-#[derive(Clone, Copy, Debug)]
-pub struct IgnoredVerify;
+/// `verify` as the operator writes it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VerifyConfig {
+    /// GET or HEAD.
+    pub method: String,
+    /// With `{idempotency_key}`, `{run}`, `{fencing_token}` and the call's arguments.
+    pub url: String,
+    /// How long after the tool's timeout the far side needs to be sure; left out: not at all.
+    #[serde(default, deserialize_with = "units::optional_duration")]
+    pub settle_after: Option<Duration>,
+    /// What a 404 means; left out: a person is asked.
+    #[serde(default)]
+    pub absent: Absent,
+}
 
-impl<'de> Deserialize<'de> for IgnoredVerify {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        IgnoredAny::deserialize(from).map(|_| Self)
-    }
+/// What "absent" means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Absent {
+    /// Evidence for a person.
+    #[default]
+    InDoubt,
+    /// It did not happen: the call is made again.
+    NotApplied,
 }
 
 /// The three effects a tool can be declared with.

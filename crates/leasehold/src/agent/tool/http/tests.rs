@@ -436,7 +436,7 @@ fn a_wrong_configuration_is_refused_with_its_key() {
         ("http://h/", format!("{base}headers = {{ Authorization = {{ env = \"NOT_SET\" }} }}"), "headers.Authorization"),
         ("http://h/", format!("{base}headers = {{ X = \"a\\nb\" }}"), "headers.X"),
         ("http://h/", format!("{base}outcomes = {{ done = [409], unknown = [409] }}"), "outcomes"),
-        ("http://h/", format!("{base}verify = {{ method = \"GET\" }}"), "verify"),
+        ("http://h/", format!("{base}verify = {{ method = \"POST\", url = \"http://h/v\" }}"), "verify"),
         ("http://h/", "effect = \"read_only\"\nmethod = \"GET\"\napproval = \"required\"".into(), "approval"),
         ("http://h/", "effect = \"read_only\"\nmethod = \"GET\"\noutcomes = { done = [409] }".into(), "outcomes"),
     ] {

@@ -1,0 +1,64 @@
+//! Worker processes killed and paused at random while they work. Short here; `CHAOS_SECONDS` makes it longer, `CHAOS_SEED`
+//! another one.
+
+#![allow(clippy::expect_used, reason = "helpers of a test fail by panicking")]
+
+use leasehold::{
+    Runtime, RuntimeConfig,
+    agent::{
+        model::Model,
+        registry::{AgentSpec, Registry},
+    },
+    clock::SystemClock,
+    run::Policy,
+    store::Store,
+};
+use leasehold_testkit::{
+    chaos::{Plan, run},
+    home::Home,
+    world::SpiedModel,
+};
+use std::{sync::Arc, time::Duration};
+
+/// The people's own process: it has the agent's name to enqueue for, and executes nothing.
+fn desk(store: Arc<dyn Store>, ttl: Duration) -> Runtime {
+    let model = SpiedModel::new("[[reply]]\ntext = \"never asked\"\n");
+    let mut registry = Registry::new();
+    registry.add_agent(AgentSpec::new("a", model as Arc<dyn Model>)).expect("one agent");
+    let clock = Arc::new(SystemClock::new().expect("a clock"));
+    Runtime::new(RuntimeConfig {
+        store,
+        registry: Arc::new(registry),
+        clock: clock.clone(),
+        wall: clock,
+        ttl,
+        policy: Policy { max_requeues: 50, ..Policy::default() },
+        process: "desk:1".into(),
+        probe: None,
+        live: None,
+    })
+    .expect("a runtime")
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processes_that_are_killed_and_paused_at_random_lose_no_run_and_start_no_write_twice() {
+    let home = Home::new(env!("CARGO_BIN_EXE_leasehold"));
+    let ttl = Duration::from_millis(1_500);
+    let plan = Plan {
+        lasts: Duration::from_secs(number("CHAOS_SECONDS", 20)),
+        workers: 4,
+        in_flight: 12,
+        seed: number("CHAOS_SEED", 7),
+        ttl,
+    };
+    let store: Arc<dyn Store> = home.store();
+    let runtime = desk(Arc::clone(&store), ttl);
+    let report = run(&home, "sqlite:leasehold.db", store, &runtime, &plan, None).await.expect("it ran");
+    println!("{}", report.line());
+    assert_eq!(report.violations, Vec::<String>::new());
+    assert!(report.kills > 5 && report.runs > plan.in_flight, "it was no chaos: {}", report.line());
+}
