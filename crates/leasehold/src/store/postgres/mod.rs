@@ -50,6 +50,9 @@ use uuid::Uuid;
 /// Connections for everything but guarded writes and renewals; further callers wait for one.
 const CONNECTIONS_MAX: usize = 6;
 
+/// Names the database's clock in a lease: nanoseconds since 1970 as the database has them.
+pub const CLOCK: &str = "db";
+
 /// The clock that ends leases.
 #[derive(Clone, Debug)]
 enum LeaseClock {
@@ -69,7 +72,7 @@ struct LeaseNow {
 impl LeaseClock {
     fn now(&self) -> LeaseNow {
         match self {
-            Self::Database => LeaseNow { clock: "db".into(), ns: None },
+            Self::Database => LeaseNow { clock: CLOCK.into(), ns: None },
             Self::Injected(clock) => LeaseNow { clock: clock.boot_id().to_owned(), ns: Some(clock.now().ns) },
         }
     }
@@ -118,6 +121,14 @@ impl PostgresStore {
     /// As for `connect`.
     pub async fn connect_with_clock(url: &str, clock: Arc<dyn BootClock>) -> Result<Arc<Self>, OpenError> {
         Self::open(url, LeaseClock::Injected(clock)).await
+    }
+
+    /// What a URL names, without its password, for messages; nothing is connected.
+    ///
+    /// # Errors
+    /// It does not read; the error does not repeat it.
+    pub fn place(url: &str) -> Result<String, OpenError> {
+        Target::parse(url, |_| None).map(|target| target.place)
     }
 
     async fn open(url: &str, clock: LeaseClock) -> Result<Arc<Self>, OpenError> {
