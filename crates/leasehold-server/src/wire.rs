@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use leasehold::{
     clock::BootClock,
     run::{self, CardCall, Entry, EntryBody, LeaseTime, OpenCall, Outcome, Snapshot, State, WaitKind, body},
-    store::Listed,
+    store::{Listed, postgres::CLOCK},
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -124,6 +124,9 @@ pub(crate) struct Run {
 
 /// When a lease ends on the wall clock, as far as this machine can tell.
 pub(crate) fn lease_end(end: &LeaseTime, boot: &dyn BootClock, now: Timestamp) -> Option<Timestamp> {
+    if end.clock == CLOCK {
+        return Timestamp::from_nanosecond(end.ns.into()).ok().map(leasehold::clock::to_millis);
+    }
     if end.clock != boot.boot_id() {
         return None;
     }

@@ -16,6 +16,7 @@ use leasehold::{
 use leasehold_testkit::{
     chaos::{Plan, run},
     home::Home,
+    postgres::{Cluster, Version},
     world::SpiedModel,
 };
 use std::{sync::Arc, time::Duration};
@@ -46,7 +47,16 @@ fn number(name: &str, default: u64) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn processes_that_are_killed_and_paused_at_random_lose_no_run_and_start_no_write_twice() {
-    let home = Home::new(env!("CARGO_BIN_EXE_leasehold"));
+    chaos(&Home::new(env!("CARGO_BIN_EXE_leasehold"))).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_postgresql_they_lose_no_run_and_start_no_write_twice() {
+    let cluster = tokio::task::spawn_blocking(|| Cluster::shared(Version::V15)).await.expect("a server");
+    chaos(&Home::on_database(env!("CARGO_BIN_EXE_leasehold"), cluster.database().await)).await;
+}
+
+async fn chaos(home: &Home) {
     let ttl = Duration::from_millis(1_500);
     let plan = Plan {
         lasts: Duration::from_secs(number("CHAOS_SECONDS", 20)),
@@ -55,9 +65,9 @@ async fn processes_that_are_killed_and_paused_at_random_lose_no_run_and_start_no
         seed: number("CHAOS_SEED", 7),
         ttl,
     };
-    let store: Arc<dyn Store> = home.store();
+    let store: Arc<dyn Store> = home.store().await;
     let runtime = desk(Arc::clone(&store), ttl);
-    let report = run(&home, "sqlite:leasehold.db", store, &runtime, &plan, None).await.expect("it ran");
+    let report = run(home, &home.store_url(), store, &runtime, &plan, None).await.expect("it ran");
     println!("{}", report.line());
     assert_eq!(report.violations, Vec::<String>::new());
     assert!(report.kills > 5 && report.runs > plan.in_flight, "it was no chaos: {}", report.line());

@@ -7,7 +7,7 @@
 
 use leasehold::{
     run::{Effect, EntryBody, Outcome, Reason, ResolutionKind, RunId, Snapshot, State, Story},
-    store::{Filter, Store as _},
+    store::Filter,
 };
 use leasehold_testkit::{
     far_side::{FarSide, Then},
@@ -116,7 +116,7 @@ fn person(home: &Home, row: &Snapshot, chance: &mut Chance) -> Option<Running> {
 }
 
 async fn rows(home: &Home) -> Vec<Snapshot> {
-    let store = home.store();
+    let store = home.store().await;
     let mut rows = Vec::new();
     for listed in store.list(&Filter::default(), None, 100).await.expect("the store answers") {
         rows.extend(store.load(listed.id).await.expect("it decodes"));

@@ -1,11 +1,11 @@
 //! A place for real processes: a directory with a configuration, a store and a script, and the built command run in it. What is
 //! asserted about the record is read over a second connection, not from the process under test.
 
-use crate::far_side::FarSide;
+use crate::{far_side::FarSide, postgres::Database};
 use leasehold::{
     clock::SystemClock,
     run::{Entry, RunId, Snapshot},
-    store::{Store, sqlite::SqliteStore},
+    store::{Store, postgres::PostgresStore, sqlite::SqliteStore},
 };
 use serde_json::Value;
 use std::{
@@ -14,11 +14,14 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+use tokio::sync::OnceCell;
 
 /// A directory to run the command in.
 pub struct Home {
     directory: tempfile::TempDir,
     binary: PathBuf,
+    database: Option<Database>,
+    store: OnceCell<Arc<dyn Store>>,
 }
 
 /// How one HTTP tool `ledger.append` is declared.
@@ -53,7 +56,21 @@ impl Home {
     /// # Panics
     /// No temporary directory.
     pub fn new(binary: &str) -> Self {
-        Self { directory: check("a temporary directory", tempfile::tempdir()), binary: binary.into() }
+        let directory = check("a temporary directory", tempfile::tempdir());
+        Self { directory, binary: binary.into(), database: None, store: OnceCell::new() }
+    }
+
+    /// The same with its runs in a database instead of a file.
+    ///
+    /// # Panics
+    /// No temporary directory.
+    pub fn on_database(binary: &str, database: Database) -> Self {
+        Self { database: Some(database), ..Self::new(binary) }
+    }
+
+    /// The store's URL, as its configuration has it.
+    pub fn store_url(&self) -> String {
+        self.database.as_ref().map_or_else(|| "sqlite:leasehold.db".into(), Database::url)
     }
 
     /// The directory.
@@ -85,7 +102,7 @@ impl Home {
             &format!(
                 r#"
 [store]
-url = "sqlite:leasehold.db"
+url = "{}"
 [lease]
 ttl = "2s"
 sweep_interval = "200ms"
@@ -109,6 +126,7 @@ parameters = {{ type = "object", properties = {{ text = {{ type = "string" }} }}
 timeout = "{}"
 {keys}
 "#,
+                self.store_url(),
                 ledger.effect,
                 ledger.approval,
                 far.url("/append"),
@@ -129,7 +147,9 @@ timeout = "{}"
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        for variable in ["LEASEHOLD_CONFIG", "LEASEHOLD_URL", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY"] {
+        for variable in
+            ["LEASEHOLD_CONFIG", "LEASEHOLD_URL", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "PGPASSWORD"]
+        {
             command.env_remove(variable);
         }
         command
@@ -174,9 +194,17 @@ timeout = "{}"
     ///
     /// # Panics
     /// It does not open.
-    pub fn store(&self) -> Arc<SqliteStore> {
-        let clock = Arc::new(check("the clock", SystemClock::new()));
-        check("the store", SqliteStore::open(self.path().join("leasehold.db"), clock))
+    pub async fn store(&self) -> Arc<dyn Store> {
+        let open = async || -> Arc<dyn Store> {
+            match &self.database {
+                Some(database) => check("the store", PostgresStore::connect(&database.url()).await) as Arc<dyn Store>,
+                None => {
+                    let clock = Arc::new(check("the clock", SystemClock::new()));
+                    check("the store", SqliteStore::open(self.path().join("leasehold.db"), clock))
+                }
+            }
+        };
+        Arc::clone(self.store.get_or_init(open).await)
     }
 
     /// The row of a run.
@@ -184,7 +212,7 @@ timeout = "{}"
     /// # Panics
     /// It is not there.
     pub async fn row(&self, id: RunId) -> Snapshot {
-        match self.store().load(id).await {
+        match self.store().await.load(id).await {
             Ok(Some(row)) => row,
             other => panic!("run {id}: {other:?}"),
         }
@@ -195,7 +223,7 @@ timeout = "{}"
     /// # Panics
     /// It does not decode.
     pub async fn journal(&self, id: RunId) -> Vec<Entry> {
-        check("the journal", self.store().journal(id, 0, 1_000).await)
+        check("the journal", self.store().await.journal(id, 0, 1_000).await)
     }
 
     /// Waits until the row is as it should be.
@@ -203,7 +231,7 @@ timeout = "{}"
     /// # Panics
     /// It is not within half a minute.
     pub async fn until(&self, id: RunId, what: &str, holds: impl Fn(&Snapshot) -> bool) -> Snapshot {
-        let store = self.store();
+        let store = self.store().await;
         let started = Instant::now();
         loop {
             if let Ok(Some(row)) = store.load(id).await

@@ -1,6 +1,6 @@
 //! Test support for leasehold: the store contract as tests ([`conformance`]), a store that fails on command ([`FaultyStore`]), a
-//! small recorded world to run agents in ([`world`]), a far side that counts what arrives ([`far_side`]), and a model server that
-//! somebody else wrote ([`aimock`]).
+//! small recorded world to run agents in ([`world`]), a far side that counts what arrives ([`far_side`]), a model server that
+//! somebody else wrote ([`aimock`]), and throw-away PostgreSQL servers ([`postgres`]).
 
 pub mod aimock;
 pub mod chaos;
@@ -13,6 +13,7 @@ pub mod home;
 pub mod invariants;
 pub mod model;
 pub mod park;
+pub mod postgres;
 pub mod simulation;
 pub mod world;
 

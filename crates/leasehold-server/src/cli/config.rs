@@ -93,11 +93,7 @@ fn is_set(variable: &str) -> &'static str {
 fn sections(config: &Config) -> Vec<Section> {
     let lease = &config.lease;
     let mut sections = vec![
-        Section {
-            name: "store",
-            many: false,
-            lines: vec![setting("url", &config.store, |path| format!("sqlite:{}", path.display()).into())],
-        },
+        Section { name: "store", many: false, lines: vec![setting("url", &config.store, |at| at.shown().into())] },
         Section {
             name: "server",
             many: false,

@@ -3,7 +3,7 @@
 
 use super::{Context, Exit, Failure, context::env, probe::StopAt, setup};
 use crate::{
-    config::Origin,
+    config::{Config, Origin, StoreAt},
     render::Subject,
     terminal::{self, Safe},
     wire,
@@ -15,7 +15,7 @@ use leasehold::{
     clock::{SystemClock, WallClock as _},
     limits,
     run::{Backoff, EventKind, Policy, Reason, Rejection, RunId, Snapshot, State},
-    store::{Unavailable, sqlite::SqliteStore},
+    store::{Store, Unavailable, postgres::PostgresStore, sqlite::SqliteStore},
     worker::Probe,
 };
 use std::{collections::BTreeMap, sync::Arc};
@@ -41,10 +41,29 @@ pub(crate) struct Local<'a> {
     pub(crate) live: UnboundedReceiver<Live>,
 }
 
+/// Opens the store that the configuration names; a file that nobody placed gets its directory.
+async fn open_store(config: &Config, clock: &Arc<SystemClock>) -> Result<Arc<dyn Store>, Failure> {
+    let unusable = |why: String| Failure::usage(format!("the store: {why}"));
+    match &config.store.value {
+        StoreAt::Sqlite(path) => {
+            if config.store.origin == Origin::Default && config.file.is_none() {
+                setup::make_directory(path)
+                    .map_err(|e| Failure::usage(format!("{}: its directory cannot be made: {e}", path.display())))?;
+            }
+            let store = SqliteStore::open(path, clock.clone()).map_err(|e| unusable(e.to_string()))?;
+            Ok(store)
+        }
+        StoreAt::Postgres { url, .. } => {
+            let store = PostgresStore::connect(url).await.map_err(|e| unusable(e.to_string()))?;
+            Ok(store)
+        }
+    }
+}
+
 impl<'a> Local<'a> {
     /// Opens the store and sweeps once.
     pub(crate) async fn open(context: &'a Context, needs: Needs) -> Result<Self, Failure> {
-        let local = Self::open_unswept(context, needs)?;
+        let local = Self::open_unswept(context, needs).await?;
         let swept = local.runtime.sweep(limits::LOCAL_SWEEP_MAX, false).await.map_err(unavailable)?;
         for (run, state) in &swept.settled {
             terminal::note(format!(
@@ -63,7 +82,7 @@ impl<'a> Local<'a> {
     }
 
     /// Opens the store.
-    pub(crate) fn open_unswept(context: &'a Context, needs: Needs) -> Result<Self, Failure> {
+    pub(crate) async fn open_unswept(context: &'a Context, needs: Needs) -> Result<Self, Failure> {
         let config = &context.config;
         let (registry, missing_agents) = match needs {
             Needs::Store => (Arc::new(Registry::new()), BTreeMap::new()),
@@ -72,14 +91,9 @@ impl<'a> Local<'a> {
                 (executable.registry, executable.missing_agents)
             }
         };
-        let path = &config.store.value;
-        if config.store.origin == Origin::Default && config.file.is_none() {
-            setup::make_directory(path)
-                .map_err(|e| Failure::usage(format!("{}: its directory cannot be made: {e}", path.display())))?;
-        }
         let clock =
             Arc::new(SystemClock::new().map_err(|e| Failure::usage(format!("this machine does not tell its boot id: {e}")))?);
-        let store = SqliteStore::open(path, clock.clone()).map_err(|e| Failure::usage(format!("the store: {e}")))?;
+        let store = open_store(config, &clock).await?;
         let lease = &config.lease;
         let (sender, live) = mpsc::unbounded_channel();
         let runtime = Runtime::new(RuntimeConfig {

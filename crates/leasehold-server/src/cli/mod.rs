@@ -208,7 +208,7 @@ fn execute(cli: Cli) -> Outcome {
         Command::Deny(args) => block_on(decide::deny(&context()?, args)),
         Command::Resolve(args) => block_on(resolve::resolve(&context()?, args)),
         Command::Reap(args) => block_on(operate::reap(&context()?, args)),
-        Command::Migrate => block_on(async { operate::migrate(&context()?) }),
+        Command::Migrate => block_on(async { operate::migrate(&context()?).await }),
     }
 }
 

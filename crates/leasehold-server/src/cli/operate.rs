@@ -148,7 +148,7 @@ struct Reaped {
 
 /// One sweep.
 pub(crate) async fn reap(context: &Context, args: ReapArgs) -> Outcome {
-    let local = Local::open_unswept(context, Needs::Store)?;
+    let local = Local::open_unswept(context, Needs::Store).await?;
     let limit = usize::try_from(args.limit).unwrap_or(limits::PAGE_MAX);
     let swept = local.runtime.sweep(limit, args.dry_run).await.map_err(unavailable)?;
     let state = |state: State| (!args.dry_run).then_some(state.as_str());
@@ -201,8 +201,8 @@ pub(crate) async fn reap(context: &Context, args: ReapArgs) -> Outcome {
 }
 
 /// Brings the store to this version; opening it does.
-pub(crate) fn migrate(context: &Context) -> Outcome {
-    let local = Local::open_unswept(context, Needs::Store)?;
+pub(crate) async fn migrate(context: &Context) -> Outcome {
+    let local = Local::open_unswept(context, Needs::Store).await?;
     let store = local.runtime.store().describe();
     if context.json {
         terminal::print_json(&serde_json::json!({ "store": store, "migrated": true }))?;

@@ -5,12 +5,13 @@ use super::{
     Found,
     diagnostic::{ConfigError, Source, closest, suggest},
     effective::{
-        Agent, Config, Http, Lease, Model, ModelKind, Origin, Reader, Setting, Site, any, at_least_one, plain, resolve,
+        Agent, Config, Http, Lease, Model, ModelKind, Origin, Reader, Setting, Site, StoreAt, any, at_least_one, plain, resolve,
     },
     file::{self, File},
 };
 use leasehold::agent::{registry::Price, tool::Approval};
 use leasehold::run::OnExpiry;
+use leasehold::store::postgres::PostgresStore;
 use std::{
     collections::{BTreeMap, HashMap},
     net::SocketAddr,
@@ -114,7 +115,12 @@ impl Checker<'_> {
         if agents.is_empty() {
             agents.push(default_agent(&http, &models));
         }
-        let site = self.site(file, &agents, &store.value)?;
+        // Beside a store that is a file; otherwise beside the configuration.
+        let site_beside = match &store.value {
+            StoreAt::Sqlite(path) => path.clone(),
+            StoreAt::Postgres { .. } => self.base().join("leasehold.db"),
+        };
+        let site = self.site(file, &agents, &site_beside)?;
         let listen = SocketAddr::from(([127, 0, 0, 1], 7878));
         Ok(Config {
             file: self.source.map(|s| s.path.clone()),
@@ -149,7 +155,7 @@ impl Checker<'_> {
         })
     }
 
-    fn store(&self, file: &File) -> Result<Setting<PathBuf>, ConfigError> {
+    fn store(&self, file: &File) -> Result<Setting<StoreAt>, ConfigError> {
         let default = match self.source {
             Some(_) => "sqlite:leasehold.db".to_owned(),
             None => format!("sqlite:{}", self.found.data_dir.join("leasehold.db").display()),
@@ -166,10 +172,8 @@ impl Checker<'_> {
             Origin::Env(_) => PathBuf::new(),
             _ => self.base(),
         };
-        let path = store_path(&url.value)
-            .map_err(|(what, mend)| ConfigError::new(place, what).mend(mend))
-            .map(|path| resolve(&base, path))?;
-        Ok(Setting { value: path, origin: url.origin })
+        let value = store_at(&url.value, &base).map_err(|(what, mend)| ConfigError::new(place, what).mend(mend))?;
+        Ok(Setting { value, origin: url.origin })
     }
 
     fn listen(&self, file: &File, default: SocketAddr) -> Result<Setting<SocketAddr>, ConfigError> {
@@ -488,13 +492,14 @@ fn is_env_name(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// The file of `sqlite:PATH`.
-fn store_path(url: &str) -> Result<&str, (String, String)> {
-    let mend = "write: url = \"sqlite:leasehold.db\"".to_owned();
+/// What `sqlite:PATH` or `postgres://...` names. What is wrong with a URL never repeats it: it may hold a password.
+fn store_at(url: &str, base: &Path) -> Result<StoreAt, (String, String)> {
     if url.starts_with("postgres:") || url.starts_with("postgresql:") {
-        // The URL may hold a password: it is not repeated.
-        return Err(("PostgreSQL is not in this version".into(), mend));
+        let mend = "write: url = \"postgres://user@host:5432/database\", with the password in PGPASSWORD".to_owned();
+        let place = PostgresStore::place(url).map_err(|e| (e.to_string(), mend))?;
+        return Ok(StoreAt::Postgres { url: url.to_owned(), place });
     }
+    let mend = "write: url = \"sqlite:leasehold.db\" or url = \"postgres://user@host:5432/database\"".to_owned();
     match url.strip_prefix("sqlite:") {
         Some(path) => {
             let path = path.strip_prefix("//").unwrap_or(path);
@@ -504,8 +509,11 @@ fn store_path(url: &str) -> Result<&str, (String, String)> {
             if path.starts_with(':') {
                 return Err(("the store is a file; one in memory would not survive the process".into(), mend));
             }
-            if path.is_empty() { Err(("the store's URL names no file".into(), mend)) } else { Ok(path) }
+            if path.is_empty() {
+                return Err(("the store's URL names no file".into(), mend));
+            }
+            Ok(StoreAt::Sqlite(resolve(base, path)))
         }
-        None => Err(("the store's URL does not begin with `sqlite:`".into(), mend)),
+        None => Err(("the store's URL does not begin with `sqlite:` or `postgres:`".into(), mend)),
     }
 }

@@ -231,13 +231,38 @@ pub(crate) struct Http {
     pub(crate) place: String,
 }
 
+/// Where a store is.
+#[derive(Clone)]
+pub(crate) enum StoreAt {
+    /// A file of this machine.
+    Sqlite(PathBuf),
+    /// A database; the URL may hold a password, the place does not.
+    Postgres { url: String, place: String },
+}
+
+impl StoreAt {
+    /// As a URL that may be shown.
+    pub(crate) fn shown(&self) -> String {
+        match self {
+            Self::Sqlite(path) => format!("sqlite:{}", path.display()),
+            Self::Postgres { place, .. } => place.clone(),
+        }
+    }
+}
+
+impl std::fmt::Debug for StoreAt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.shown())
+    }
+}
+
 /// What is in effect.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     /// The file that was read.
     pub(crate) file: Option<PathBuf>,
-    /// The store's SQLite file.
-    pub(crate) store: Setting<PathBuf>,
+    /// Where the runs are.
+    pub(crate) store: Setting<StoreAt>,
     pub(crate) listen: Setting<SocketAddr>,
     pub(crate) execute: Setting<bool>,
     pub(crate) concurrency: Setting<u32>,

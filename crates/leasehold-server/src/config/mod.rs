@@ -12,7 +12,7 @@ pub(crate) mod file;
 mod tests;
 
 pub(crate) use diagnostic::ConfigError;
-pub(crate) use effective::{Agent, Config, Http, Model, ModelKind, Origin, Site};
+pub(crate) use effective::{Agent, Config, Http, Model, ModelKind, Origin, Site, StoreAt};
 
 use diagnostic::Source;
 use std::path::{Path, PathBuf};

@@ -80,7 +80,7 @@ max_response = "1MiB"
 outcomes = { done = [409], not_applied = [503] }
 "#;
     let config = read(text).unwrap();
-    assert_eq!(config.store.value, Path::new("/etc/lh/leasehold.db"));
+    assert_eq!(config.store.value.shown(), "sqlite:/etc/lh/leasehold.db");
     assert_eq!(config.lease.backoff_max.value.0, Duration::from_secs(600));
     assert_eq!(config.agents[0].tools, ["site.*", "ledger.append"]);
     assert_eq!(config.site.unwrap().path, Path::new("/etc/lh/site.db"));
@@ -89,7 +89,7 @@ outcomes = { done = [409], not_applied = [503] }
 #[test]
 fn an_empty_file_is_the_defaults_beside_the_file() {
     let config = read("").unwrap();
-    assert_eq!(config.store.value, Path::new("/etc/lh/leasehold.db"));
+    assert_eq!(config.store.value.shown(), "sqlite:/etc/lh/leasehold.db");
     assert_eq!(config.agents[0].name, "assistant");
     assert!(matches!(config.models[0].kind, ModelKind::Scripted { script: None }));
 }
@@ -98,7 +98,7 @@ fn an_empty_file_is_the_defaults_beside_the_file() {
 fn without_a_file_the_store_is_in_the_users_data_directory() {
     let found = Found { source: None, data_dir: "/data/leasehold".into() };
     let config = check(&found, &|_| None).unwrap();
-    assert_eq!(config.store.value, Path::new("/data/leasehold/leasehold.db"));
+    assert_eq!(config.store.value.shown(), "sqlite:/data/leasehold/leasehold.db");
     assert_eq!(config.site.unwrap().path, Path::new("/data/leasehold/site.db"));
 }
 
@@ -227,10 +227,18 @@ fn what_is_not_in_this_version_is_refused_clearly() {
         wrong("\n[[mcp]]\nname = \"files\"\ncommand = [\"npx\"]\n")
             .contains(":2: MCP servers are not supported in this version")
     );
-    let error = wrong("[store]\nurl = \"postgres://user:hunter2@host/db\"\n");
-    assert!(error.contains("PostgreSQL is not in this version"), "{error}");
-    assert!(!error.contains("hunter2"), "{error}");
     assert!(wrong("[auth]\nlocal = \"token\"\n").contains("not supported in this version"));
+}
+
+#[test]
+fn a_database_is_named_without_its_password() {
+    let config = read("[store]\nurl = \"postgres://user:hunter2@host/db\"\n").unwrap();
+    assert_eq!(config.store.value.shown(), "postgres://user@host:5432/db");
+    assert!(!format!("{config:?}").contains("hunter2"));
+    for url in ["postgres://user:hunter2@host", "postgres://user:hunter2@host/db?sslmode=maybe", "postgresql:user:hunter2"] {
+        let error = wrong(&format!("[store]\nurl = \"{url}\"\n"));
+        assert!(error.starts_with("/etc/lh/leasehold.toml:2: ") && !error.contains("hunter2"), "{url}: {error}");
+    }
 }
 
 #[test]
@@ -246,7 +254,7 @@ fn the_environment_overrides_the_file_and_is_named_in_its_errors() {
     let config = read_with(text, &[("LEASEHOLD_LEASE_TTL", "9s"), ("LEASEHOLD_STORE_URL", "sqlite:/tmp/x.db")]).unwrap();
     assert_eq!(config.lease.ttl.value.0, Duration::from_secs(9));
     assert_eq!(config.lease.ttl.origin, Origin::Env("LEASEHOLD_LEASE_TTL".into()));
-    assert_eq!(config.store.value, Path::new("/tmp/x.db"));
+    assert_eq!(config.store.value.shown(), "sqlite:/tmp/x.db");
     let error = read_with(text, &[("LEASEHOLD_LEASE_TTL", "soon")]).unwrap_err();
     assert!(error.starts_with("environment variable LEASEHOLD_LEASE_TTL: `soon` is not a duration"), "{error}");
 }

@@ -17,6 +17,7 @@
 
 pub mod engine;
 pub mod memory;
+pub mod postgres;
 mod shape;
 pub mod sqlite;
 

@@ -5,6 +5,7 @@ mod cases;
 mod enumerate;
 mod events;
 mod given;
+mod histories;
 mod page;
 mod regressions;
 mod rows;

@@ -20,6 +20,8 @@ pub(crate) struct Attempt {
 /// See the module.
 pub(crate) struct World {
     pub(crate) seed: u64,
+    /// How the run began.
+    pub(crate) born: Delta,
     pub(crate) row: Snapshot,
     pub(crate) seconds: i64,
     pub(crate) attempts: Vec<Attempt>,
@@ -39,7 +41,8 @@ pub(crate) struct World {
     decisions: BTreeSet<(String, CallId)>,
     resolutions: BTreeSet<(CallId, u64)>,
     editors: BTreeSet<String>,
-    trace: Vec<(Event, Result<Delta, Rejection>)>,
+    /// All that was sent, and what came of it.
+    pub(crate) trace: Vec<(Event, Result<Delta, Rejection>)>,
 }
 
 impl World {
@@ -47,7 +50,8 @@ impl World {
         let born = birth(run, first, &now());
         Self {
             seed,
-            row: born.next,
+            row: born.next.clone(),
+            born,
             seconds: 0,
             attempts: Vec::new(),
             rules: BTreeMap::new(),

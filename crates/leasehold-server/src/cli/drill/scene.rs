@@ -66,7 +66,7 @@ impl Scene {
         let file = directory.path().join("leasehold.toml");
         let config = crate::config::load(Some(&file), &|_| None)?;
         let context = Context { config, json: false, command: "leasehold".into() };
-        let local = Local::open_unswept(&context, Needs::Agents)?;
+        let local = Local::open_unswept(&context, Needs::Agents).await?;
         let id = local.runtime.enqueue(StartRun::new("drill", "a drill", Context::principal()), None).await.map_err(start)?;
         let children = Children::on(file)?;
         let patience = PATIENCE + self.target.needs();

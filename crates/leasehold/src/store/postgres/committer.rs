@@ -1,0 +1,244 @@
+//! The one task that commits guarded writes. It takes whatever waits while the previous commit flushes and sends it as one statement,
+//! which is one transaction: no timer, so an idle store answers after one commit, and a busy one pays one flush for many callers.
+//!
+//! - Two writes to one run are never in one statement: the later one waits for the next, in the order of their arrival.
+//! - A statement that the server refuses is taken apart and sent one by one, so that only the culprit fails.
+//! - A statement whose answer is lost is unknown for all in it, and nothing is sent again here: each caller looks for its write id.
+
+use super::{
+    LeaseClock,
+    connections::{Connections, Failed},
+    row::{self, EntryArrays, EntryColumns, GuardArrays, GuardColumns, RowArrays, RowColumns},
+    sql::{self, Params},
+};
+use crate::{
+    limits::COMMIT_BATCH_MAX,
+    run::{LeaseTime, RunId, WriteId},
+    store::{Answer, Unavailable, Write},
+};
+use std::collections::{HashMap, HashSet, VecDeque};
+use tokio::sync::{mpsc, oneshot};
+use tokio_postgres::Row;
+
+/// Bytes of one statement's payloads and turns; what is beyond waits for the next one. A larger write goes alone.
+const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// How often a write is sent again that fell to another transaction's fault.
+const ATTEMPTS_MAX: u32 = 5;
+
+/// One write, encoded.
+#[derive(Debug)]
+pub(super) struct Job {
+    row: RowColumns,
+    guard: GuardColumns,
+    entries: Vec<EntryColumns>,
+    id: RunId,
+    write_id: WriteId,
+    bytes: usize,
+    reply: oneshot::Sender<Result<Answer, Unavailable>>,
+}
+
+/// The way to the task; it ends with the last sender.
+#[derive(Clone, Debug)]
+pub(super) struct Committer {
+    jobs: mpsc::UnboundedSender<Job>,
+}
+
+impl Committer {
+    /// Starts the task on the current runtime.
+    pub(super) fn start(connections: Connections, clock: LeaseClock) -> Self {
+        // No bound of its own: each caller waits for its answer, so the queue is as long as callers are many.
+        let (jobs, waiting) = mpsc::unbounded_channel();
+        tokio::spawn(Task { connections, clock }.run(waiting));
+        Self { jobs }
+    }
+
+    /// Sends a write and waits for the commit that holds it.
+    pub(super) async fn send(&self, write: &Write) -> Result<Answer, Unavailable> {
+        let (reply, answer) = oneshot::channel();
+        let entries: Vec<EntryColumns> =
+            write.entries.iter().map(|e| EntryColumns::of(write.next.id, write.write_id, e)).collect();
+        let row = RowColumns::of(&write.next, write.lease);
+        let bytes = row.turn.as_ref().map_or(0, String::len) + entries.iter().map(|e| e.entry_payload.len()).sum::<usize>();
+        let guard = GuardColumns::of(&write.guard, write.lease);
+        let job = Job { row, guard, entries, id: write.next.id, write_id: write.write_id, bytes, reply };
+        let stopped = || Unavailable("the task that commits has stopped".into());
+        self.jobs.send(job).map_err(|_| stopped())?;
+        answer.await.map_err(|_| stopped())?
+    }
+}
+
+/// What the guard is compared with, and whether the write is there.
+struct Standing {
+    epoch: i64,
+    lease_id: Option<uuid::Uuid>,
+    end: Option<LeaseTime>,
+    is_there: bool,
+}
+
+struct Task {
+    connections: Connections,
+    clock: LeaseClock,
+}
+
+impl Task {
+    async fn run(self, mut waiting: mpsc::UnboundedReceiver<Job>) {
+        let mut deferred = VecDeque::new();
+        loop {
+            if deferred.is_empty() {
+                let Some(first) = waiting.recv().await else { return };
+                deferred.push_back(first);
+            }
+            while let Ok(job) = waiting.try_recv() {
+                deferred.push_back(job);
+            }
+            self.commit(next_batch(&mut deferred)).await;
+        }
+    }
+
+    async fn commit(&self, jobs: Vec<Job>) {
+        if jobs.len() == 1 {
+            for job in jobs {
+                self.commit_one(job).await;
+            }
+            return;
+        }
+        match self.send_many(&jobs).await {
+            Ok(mut written) => {
+                for job in jobs {
+                    let answer = match written.remove(&job.id) {
+                        Some(end) => Ok(Answer::Applied(end)),
+                        None => self.why_not(&job).await,
+                    };
+                    // A caller that has gone does not want its answer.
+                    job.reply.send(answer).ok();
+                }
+            }
+            Err(Failed::Refused { .. }) => {
+                for job in jobs {
+                    self.commit_one(job).await;
+                }
+            }
+            Err(lost) => {
+                let unavailable = self.connections.unavailable(&lost);
+                tracing::warn!(writes = jobs.len(), "no answer to a commit of {} writes: {unavailable}", jobs.len());
+                for job in jobs {
+                    job.reply.send(Err(unavailable.clone())).ok();
+                }
+            }
+        }
+    }
+
+    async fn commit_one(&self, job: Job) {
+        let mut attempt = 1;
+        let sent = loop {
+            match self.send_one(&job).await {
+                Err(Failed::Refused { again: true, .. }) if attempt < ATTEMPTS_MAX => attempt += 1,
+                other => break other,
+            }
+        };
+        let answer = match sent {
+            Ok(Some(end)) => Ok(Answer::Applied(end)),
+            Ok(None) => self.why_not(&job).await,
+            Err(failed) => Err(self.connections.unavailable(&failed)),
+        };
+        job.reply.send(answer).ok();
+    }
+
+    /// The end of the row's lease where the guard held.
+    async fn send_one(&self, job: &Job) -> Result<Option<Option<LeaseTime>>, Failed> {
+        let now = self.clock.now();
+        let mut entries = EntryArrays::default();
+        job.entries.iter().for_each(|e| entries.push(e));
+        let mut params = Params::default();
+        job.row.bind(&mut params);
+        job.guard.bind(&mut params);
+        now.bind(&mut params);
+        entries.bind(&mut params);
+        let rows = self.connections.query(&sql::WRITE_RUN, &params).await?;
+        rows.first().map(end).transpose()
+    }
+
+    /// The ends of the leases of the rows whose guard held.
+    async fn send_many(&self, jobs: &[Job]) -> Result<HashMap<RunId, Option<LeaseTime>>, Failed> {
+        let now = self.clock.now();
+        let (mut rows, mut guards, mut entries) = (RowArrays::default(), GuardArrays::default(), EntryArrays::default());
+        for job in jobs {
+            rows.push(&job.row);
+            guards.push(&job.guard);
+            job.entries.iter().for_each(|e| entries.push(e));
+        }
+        let mut params = Params::default();
+        rows.bind(&mut params);
+        guards.bind(&mut params);
+        now.bind(&mut params);
+        entries.bind(&mut params);
+        let written = self.connections.query(&sql::WRITE_RUNS, &params).await?;
+        written.iter().map(|row| Ok((row::run_id(row).map_err(unread)?, end(row)?))).collect()
+    }
+
+    /// The guard failed: says which part. Read after the write, so what it finds may be newer; every answer stays true then,
+    /// because no row comes back to an epoch, a lease or a sequence that it has left.
+    async fn why_not(&self, job: &Job) -> Result<Answer, Unavailable> {
+        let Some(row) = standing(&self.connections, job.id, job.write_id).await? else { return Ok(Answer::Gone) };
+        Ok(if row.is_there {
+            Answer::Applied(row.end)
+        } else if row.epoch != job.guard.guard_epoch || row.lease_id != job.guard.guard_lease_id {
+            Answer::Fenced
+        } else {
+            Answer::Moved
+        })
+    }
+}
+
+/// The row came back, so its write is committed; that it cannot be read makes its answer unknown.
+fn unread(row::Damaged(why): row::Damaged) -> Failed {
+    Failed::Lost(why)
+}
+
+fn end(row: &Row) -> Result<Option<LeaseTime>, Failed> {
+    row::lease_end(row).map_err(unread)
+}
+
+async fn standing(connections: &Connections, id: RunId, write_id: WriteId) -> Result<Option<Standing>, Unavailable> {
+    let mut params = Params::default();
+    params.one("id", &id.0).one("write_id", &write_id.0);
+    let rows = connections.read(&sql::GUARD_OF, &params).await?;
+    let read = |row: &Row| -> Result<Standing, row::Damaged> {
+        Ok(Standing {
+            epoch: row::column(row, "epoch")?,
+            lease_id: row::column(row, "lease_id")?,
+            end: row::lease_end(row)?,
+            is_there: row::column(row, "is_there")?,
+        })
+    };
+    rows.first().map(read).transpose().map_err(|row::Damaged(why)| Unavailable(format!("{}: {why}", connections.place())))
+}
+
+/// Whether this write is on the row of this run, and the row's lease end; none where there is no such row.
+pub(super) async fn is_there(
+    connections: &Connections,
+    id: RunId,
+    write_id: WriteId,
+) -> Result<Option<(bool, Option<LeaseTime>)>, Unavailable> {
+    Ok(standing(connections, id, write_id).await?.map(|s| (s.is_there, s.end)))
+}
+
+/// What goes in one statement: the first of each run, in order, within the bounds. The rest stays, in order.
+fn next_batch(waiting: &mut VecDeque<Job>) -> Vec<Job> {
+    let mut batch: Vec<Job> = Vec::new();
+    let mut seen = HashSet::new();
+    let mut bytes = 0;
+    let mut rest = VecDeque::new();
+    for job in waiting.drain(..) {
+        let fits = batch.is_empty() || (batch.len() < COMMIT_BATCH_MAX && bytes + job.bytes <= BATCH_BYTES_MAX);
+        // A run whose earlier write waits keeps its later ones waiting too.
+        if seen.insert(job.id) && fits {
+            bytes += job.bytes;
+            batch.push(job);
+        } else {
+            rest.push_back(job);
+        }
+    }
+    *waiting = rest;
+    batch
+}

@@ -1,0 +1,152 @@
+//! Connections, and what became of a statement on one. A statement that fails is one of two things and they never collapse: the
+//! server **refused** it, so nothing of it is there; or its answer is **lost**, so it may be. A connection whose answer was lost, or
+//! which leads to a server that no longer takes writes, is not used again.
+//!
+//! Nothing here cancels a statement: a cancel that meets a commit waiting for a synchronous standby would make the server acknowledge
+//! what the standby does not have. A statement that takes too long is ended by the server, or its connection is dropped.
+
+use super::{
+    sql::{Params, Sql},
+    url::{STATEMENT_TIMEOUT, Target},
+};
+use crate::store::Unavailable;
+use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, Timeouts};
+use std::{error::Error as _, fmt, sync::Arc, time::Duration};
+use tokio_postgres::{Client, Row, error::SqlState};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+/// Longer than this no caller waits for one statement: the server's own bound, and the way there and back.
+const CALL_TIMEOUT: Duration = STATEMENT_TIMEOUT.saturating_add(Duration::from_secs(5));
+/// Longer than this nobody waits for a new connection, over all hosts.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(12);
+
+/// What became of a statement that gave no rows.
+#[derive(Clone, Debug)]
+pub(super) enum Failed {
+    /// The server said no: nothing of it is there.
+    Refused {
+        /// Sent again by itself it may be taken: it was another statement's fault.
+        again: bool,
+        /// What the server said.
+        why: String,
+    },
+    /// No answer: it may be there.
+    Lost(String),
+}
+
+impl From<&tokio_postgres::Error> for Failed {
+    fn from(error: &tokio_postgres::Error) -> Self {
+        let why = words(error);
+        let Some(code) = error.code() else {
+            // What could not be encoded was not sent; everything else broke on the way.
+            let unsent = error.source().is_some_and(|s| s.is::<tokio_postgres::types::WrongType>());
+            return if unsent { Self::Refused { again: false, why } } else { Self::Lost(why) };
+        };
+        // The server goes away (57P..), does not take us (53300), or lost its own way (08...): perhaps after the commit.
+        let lost = code.code().starts_with("57P") || code.code().starts_with("08") || *code == SqlState::TOO_MANY_CONNECTIONS;
+        if lost {
+            return Self::Lost(why);
+        }
+        let again = [SqlState::T_R_DEADLOCK_DETECTED, SqlState::T_R_SERIALIZATION_FAILURE].contains(code);
+        Self::Refused { again, why }
+    }
+}
+
+/// What the server or the system said, in one line, without the values of a row.
+pub(super) fn words(error: &tokio_postgres::Error) -> String {
+    match (error.as_db_error(), error.source()) {
+        // The detail of a failed constraint is the row's content: it is left out.
+        (Some(db), _) => format!("{} ({})", db.message(), db.code().code()),
+        (None, Some(source)) => format!("{error}: {source}"),
+        (None, None) => error.to_string(),
+    }
+}
+
+/// One connection outside any pool; its other half runs on the current runtime until the client is dropped.
+pub(super) async fn connect(target: &Target, tls: MakeRustlsConnect) -> Result<Client, tokio_postgres::Error> {
+    let (client, connection) = target.config.connect(tls).await?;
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!("a database connection ended: {}", words(&error));
+        }
+    });
+    Ok(client)
+}
+
+/// A pool and how to use it.
+#[derive(Clone)]
+pub(super) struct Connections {
+    pool: Pool,
+    place: Arc<str>,
+    prepared: bool,
+}
+
+impl fmt::Debug for Connections {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "connections to {}", self.place)
+    }
+}
+
+impl Connections {
+    /// At most `max` connections; none is opened yet.
+    pub(super) fn new(target: &Target, tls: MakeRustlsConnect, max: usize) -> Result<Self, String> {
+        let recycling_method = RecyclingMethod::Fast;
+        let manager = Manager::from_config(target.config.clone(), tls, ManagerConfig { recycling_method });
+        let timeouts = Timeouts { wait: Some(CALL_TIMEOUT), create: Some(CONNECT_PATIENCE), recycle: Some(CALL_TIMEOUT) };
+        let pool = Pool::builder(manager).max_size(max).runtime(Runtime::Tokio1).timeouts(timeouts).build();
+        Ok(Self { pool: pool.map_err(|e| e.to_string())?, place: target.place.as_str().into(), prepared: target.prepared })
+    }
+
+    /// Where.
+    pub(super) fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// Runs one statement.
+    pub(super) async fn query(&self, sql: &Sql, params: &Params<'_>) -> Result<Vec<Row>, Failed> {
+        let client = self.pool.get().await.map_err(|error| {
+            Failed::Lost(match &error {
+                PoolError::Backend(e) => words(e),
+                other => other.to_string(),
+            })
+        })?;
+        let answer = tokio::time::timeout(CALL_TIMEOUT, self.ask(&client, sql, params)).await;
+        match answer {
+            Ok(Ok(rows)) => Ok(rows),
+            Ok(Err(error)) => {
+                let failed = Failed::from(&error);
+                let demoted = error.code().is_some_and(|c| *c == SqlState::READ_ONLY_SQL_TRANSACTION);
+                if demoted || matches!(failed, Failed::Lost(_)) {
+                    drop(Object::take(client));
+                }
+                Err(failed)
+            }
+            Err(_) => {
+                drop(Object::take(client));
+                Err(Failed::Lost(format!("no answer within {} s", CALL_TIMEOUT.as_secs())))
+            }
+        }
+    }
+
+    async fn ask(&self, client: &Object, sql: &Sql, params: &Params<'_>) -> Result<Vec<Row>, tokio_postgres::Error> {
+        let text = sql.text(params);
+        if self.prepared {
+            let statement = client.prepare_typed_cached(text, &params.types()).await?;
+            client.query(&statement, &params.values()).await
+        } else {
+            client.query_typed(text, params.typed()).await
+        }
+    }
+
+    /// The same for a caller who can do nothing but ask again.
+    pub(super) async fn read(&self, sql: &Sql, params: &Params<'_>) -> Result<Vec<Row>, Unavailable> {
+        self.query(sql, params).await.map_err(|failed| self.unavailable(&failed))
+    }
+
+    /// In a caller's words.
+    pub(super) fn unavailable(&self, failed: &Failed) -> Unavailable {
+        match failed {
+            Failed::Refused { why, .. } | Failed::Lost(why) => Unavailable(format!("{}: {why}", self.place)),
+        }
+    }
+}

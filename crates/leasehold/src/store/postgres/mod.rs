@@ -1,0 +1,367 @@
+//! The store for many machines: one PostgreSQL database, shared by every process. It promises what [`Store`] asks for, durably:
+//! `synchronous_commit = on` is set on every connection, and a caller hears of a commit after the server acknowledged it.
+//!
+//! All SQL is in `sql/`, one statement a file, with the names that the embedded store uses, and no rule of the protocol is in any:
+//! the constraints of the schema mirror them. Every transaction is one statement, so nothing is left open by a process that dies
+//! or a future that is dropped. The guard stands in the statement that writes, and PostgreSQL judges it again on the newest version
+//! of a row it had to wait for.
+//!
+//! Leases run on the **database's clock**, named `db`; no clock of a client decides about one. A lease of another clock (a row that came
+//! from an embedded store) is foreign, see the lease section of the protocol.
+//!
+//! A process has one connection that commits guarded writes, a few for everything else, and one for its renewals. What the URL
+//! may say is in [`url`]'s documentation, repeated on [`PostgresStore::connect`].
+
+mod committer;
+mod connections;
+mod open;
+mod renewer;
+mod row;
+mod sql;
+mod text;
+mod tls;
+mod url;
+
+pub use open::OpenError;
+
+use self::{
+    committer::Committer,
+    connections::Connections,
+    renewer::PostgresRenewer,
+    row::{Damaged, EntryArrays, EntryColumns, RowColumns, total},
+    sql::{Params, Sql},
+    text::stored,
+    url::Target,
+};
+use super::{
+    Answer, Filter, Insert, Inserted, Lapsed, Listed, ReadError, Renewer, RequestKey, Store, Unavailable, Write, shape,
+};
+use crate::{
+    clock::BootClock,
+    run::{Entry, LeaseId, RunId, Snapshot, State},
+};
+use async_trait::async_trait;
+use jiff::Timestamp;
+use std::{fmt, sync::Arc, time::Duration};
+use tokio_postgres::Row;
+use tokio_postgres_rustls::MakeRustlsConnect;
+use uuid::Uuid;
+
+/// Connections for everything but guarded writes and renewals; further callers wait for one.
+const CONNECTIONS_MAX: usize = 6;
+
+/// Names the database's clock in a lease: nanoseconds since 1970 as the database has them.
+pub const CLOCK: &str = "db";
+
+/// The clock that ends leases.
+#[derive(Clone, Debug)]
+enum LeaseClock {
+    /// The server's, read in the statement itself.
+    Database,
+    /// One that a test moves.
+    Injected(Arc<dyn BootClock>),
+}
+
+/// What a statement is told about the time.
+struct LeaseNow {
+    clock: String,
+    /// None: the statement reads the server's clock.
+    ns: Option<i64>,
+}
+
+impl LeaseClock {
+    fn now(&self) -> LeaseNow {
+        match self {
+            Self::Database => LeaseNow { clock: CLOCK.into(), ns: None },
+            Self::Injected(clock) => LeaseNow { clock: clock.boot_id().to_owned(), ns: Some(clock.now().ns) },
+        }
+    }
+}
+
+impl LeaseNow {
+    fn bind<'a>(&'a self, params: &mut Params<'a>) {
+        params.one("clock", &self.clock).one("now_ns", &self.ns);
+    }
+}
+
+/// See the module.
+pub struct PostgresStore {
+    target: Target,
+    tls: MakeRustlsConnect,
+    clock: LeaseClock,
+    committer: Committer,
+    shared: Connections,
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "store at {}", self.target.place)
+    }
+}
+
+impl PostgresStore {
+    /// Connects, and brings the schema to this version. Must be called on the runtime that will use the store.
+    ///
+    /// The URL is `postgres://user:password@host1:5432,host2:5432/database`, with `libpq`'s parameters as far as the driver knows
+    /// them. `sslmode` is `disable`, `prefer`, `require`, `verify-ca` or `verify-full`; without it `prefer` where every host is this
+    /// machine and `verify-full` otherwise. `sslrootcert` names a PEM file of trusted authorities (the system's without it),
+    /// `passfile` a password file; `PGPASSWORD` and `PGPASSFILE` count too. Of several hosts the one that takes writes is used.
+    /// `statement_cache=off` is for transaction poolers that do not know prepared statements.
+    ///
+    /// # Errors
+    /// The database cannot be used; the error says what helps, and never holds the password.
+    pub async fn connect(url: &str) -> Result<Arc<Self>, OpenError> {
+        Self::open(url, LeaseClock::Database).await
+    }
+
+    /// The same with leases on a clock of the caller's instead of the database's: for tests that move it. Two stores on one
+    /// database need the same clock.
+    ///
+    /// # Errors
+    /// As for `connect`.
+    pub async fn connect_with_clock(url: &str, clock: Arc<dyn BootClock>) -> Result<Arc<Self>, OpenError> {
+        Self::open(url, LeaseClock::Injected(clock)).await
+    }
+
+    /// What a URL names, without its password, for messages; nothing is connected.
+    ///
+    /// # Errors
+    /// It does not read; the error does not repeat it.
+    pub fn place(url: &str) -> Result<String, OpenError> {
+        Target::parse(url, |_| None).map(|target| target.place)
+    }
+
+    async fn open(url: &str, clock: LeaseClock) -> Result<Arc<Self>, OpenError> {
+        let target = Target::parse(url, |name| std::env::var(name).ok())?;
+        let tls = open::prepare(&target).await?;
+        let failed = |why| OpenError::Failed { place: target.place.clone(), why };
+        let commits = Connections::new(&target, tls.clone(), 1).map_err(failed)?;
+        let shared = Connections::new(&target, tls.clone(), CONNECTIONS_MAX).map_err(failed)?;
+        let committer = Committer::start(commits, clock.clone());
+        Ok(Arc::new(Self { target, tls, clock, committer, shared }))
+    }
+
+    /// Every row that `read` makes something of; one that does not decode is passed over, and said, so that it hides no other.
+    async fn rows<T>(
+        &self,
+        sql: &Sql,
+        params: &Params<'_>,
+        read: impl Fn(&Row) -> Result<T, Damaged>,
+    ) -> Result<Vec<T>, Unavailable> {
+        let rows = self.shared.read(sql, params).await?;
+        Ok(rows
+            .iter()
+            .filter_map(|row| {
+                read(row).map_err(|Damaged(why)| tracing::warn!("a row of a list does not read and is passed over: {why}")).ok()
+            })
+            .collect())
+    }
+
+    /// Sends an insert. None where its id or its key is taken.
+    async fn insert_once(&self, insert: &Insert) -> Result<Option<Inserted>, Unavailable> {
+        let columns = RowColumns::of(&insert.row, insert.lease);
+        let encoded: Vec<EntryColumns> =
+            insert.entries.iter().map(|e| EntryColumns::of(insert.row.id, insert.write_id, e)).collect();
+        let mut entries = EntryArrays::default();
+        encoded.iter().for_each(|e| entries.push(e));
+        let now = self.clock.now();
+        let key = insert.key.as_ref();
+        let scope = key.map(|k| stored(&k.scope));
+        let name = key.map(|k| stored(&k.key));
+        let hash = key.map(|k| stored(&k.request_hash));
+        let mut params = Params::default();
+        columns.bind(&mut params);
+        now.bind(&mut params);
+        params.one("request_scope", &scope).one("request_key", &name).one("request_hash", &hash);
+        entries.bind(&mut params);
+        let rows = self.shared.read(&sql::INSERT_RUN, &params).await?;
+        let made = rows.first().map(row::lease_end).transpose();
+        Ok(made.map_err(|Damaged(why)| self.unreadable(&why))?.map(Inserted::Applied))
+    }
+
+    fn unreadable(&self, why: &str) -> Unavailable {
+        Unavailable(format!("{}: {why}", self.target.place))
+    }
+
+    /// Why an insert made no row; none where what stood in its way has gone.
+    async fn stands_in_the_way(&self, insert: &Insert) -> Result<Option<Inserted>, Unavailable> {
+        let id = insert.row.id;
+        match committer::is_there(&self.shared, id, insert.write_id).await? {
+            Some((true, end)) => return Ok(Some(Inserted::Applied(end))),
+            Some((false, _)) => return Err(Unavailable(format!("the id {id} is another run's"))),
+            None => {}
+        }
+        let Some(RequestKey { scope, key, request_hash }) = &insert.key else { return Ok(None) };
+        let (scope, key) = (stored(scope), stored(key));
+        let mut params = Params::default();
+        params.one("scope", &scope).one("key", &key);
+        let read = |row: &Row| Ok((row::run_id(row)?, row::column::<String>(row, "request_hash")?));
+        let found = self.rows(&sql::BY_REQUEST_KEY, &params, read).await?;
+        Ok(found
+            .into_iter()
+            .next()
+            .map(|(run, hash)| if hash == stored(request_hash) { Inserted::Existing(run) } else { Inserted::KeyConflict(run) }))
+    }
+}
+
+/// The waiting and the dead are asked for all the time and have an index; it serves only filters within it.
+fn wants_attention(states: &[State]) -> bool {
+    !states.is_empty() && states.iter().all(|s| s.is_waiting() || *s == State::Dead)
+}
+
+fn limited(limit: usize) -> i64 {
+    // A page fits any integer.
+    i64::try_from(shape::page(limit)).unwrap_or(0)
+}
+
+fn nanos(ttl: Duration) -> i64 {
+    i64::try_from(ttl.as_nanos()).unwrap_or(i64::MAX)
+}
+
+fn after_or_first(id: Option<RunId>) -> Uuid {
+    id.map_or(Uuid::nil(), |id| id.0)
+}
+fn before_or_last(id: Option<RunId>) -> Uuid {
+    id.map_or(Uuid::max(), |id| id.0)
+}
+
+fn corrupt(run: RunId, Damaged(why): Damaged) -> ReadError {
+    ReadError::Corrupt { run, why }
+}
+
+#[async_trait]
+impl Store for PostgresStore {
+    async fn insert(&self, insert: Insert) -> Result<Inserted, Unavailable> {
+        shape::check_insert(&insert)?;
+        // What stood in the way may be gone at the second look (a transaction that was undone); it is not gone for ever.
+        for _ in 0..3 {
+            if let Some(made) = self.insert_once(&insert).await? {
+                return Ok(made);
+            }
+            if let Some(found) = self.stands_in_the_way(&insert).await? {
+                return Ok(found);
+            }
+        }
+        Err(self.unreadable("the run could not be inserted, and nothing stands in its way"))
+    }
+
+    async fn write(&self, write: Write) -> Result<Answer, Unavailable> {
+        shape::check_write(&write)?;
+        self.committer.send(&write).await
+    }
+
+    async fn load(&self, id: RunId) -> Result<Option<Snapshot>, ReadError> {
+        let mut params = Params::default();
+        params.one("id", &id.0);
+        let rows = self.shared.read(&sql::LOAD, &params).await?;
+        rows.first().map(row::snapshot).transpose().map_err(|e| corrupt(id, e))
+    }
+
+    async fn journal(&self, id: RunId, from: u64, limit: usize) -> Result<Vec<Entry>, ReadError> {
+        let (from, limit) = (total(from), limited(limit));
+        let mut params = Params::default();
+        params.one("id", &id.0).one("from", &from).one("limit", &limit);
+        let rows = self.shared.read(&sql::JOURNAL, &params).await?;
+        rows.iter().map(row::entry).collect::<Result<_, _>>().map_err(|e| corrupt(id, e))
+    }
+
+    async fn list(&self, filter: &Filter, before: Option<RunId>, limit: usize) -> Result<Vec<Listed>, Unavailable> {
+        let sql = if wants_attention(&filter.states) { &sql::LIST_ATTENTION } else { &sql::LIST };
+        let states = (!filter.states.is_empty()).then(|| filter.states.iter().map(|s| s.as_str()).collect());
+        let (agent, owner) = (filter.agent.as_deref().map(stored), filter.owner.as_deref().map(stored));
+        let reason = filter.reason.as_deref().map(stored);
+        let since_ms = filter.since.map(Timestamp::as_millisecond);
+        let (before, limit) = (before_or_last(before), limited(limit));
+        let mut params = Params::default();
+        params
+            .any("states", &states)
+            .one("agent", &agent)
+            .one("owner", &owner)
+            .one("reason", &reason)
+            .one("since_ms", &since_ms)
+            .one("duplicates_only", &filter.duplicates_only)
+            .one("before", &before)
+            .one("limit", &limit);
+        self.rows(sql, &params, row::listed).await
+    }
+
+    async fn due(&self, agents: &[String], now: Timestamp, limit: usize) -> Result<Vec<RunId>, Unavailable> {
+        let agents: Vec<String> = agents.iter().map(|a| stored(a)).collect();
+        let (now_ms, limit) = (now.as_millisecond(), limited(limit));
+        let mut params = Params::default();
+        params.many("agents", &agents).one("now_ms", &now_ms).one("limit", &limit);
+        self.rows(&sql::DUE, &params, row::run_id).await
+    }
+
+    async fn next_due(&self, agents: &[String]) -> Result<Option<Timestamp>, Unavailable> {
+        let agents: Vec<String> = agents.iter().map(|a| stored(a)).collect();
+        let mut params = Params::default();
+        params.many("agents", &agents);
+        let due = self.rows(&sql::NEXT_DUE, &params, |row| row::column::<Option<i64>>(row, "due_at_ms")).await?;
+        Ok(due.into_iter().flatten().next().and_then(|ms| Timestamp::from_millisecond(ms).ok()))
+    }
+
+    async fn lapsed(&self, after: Option<RunId>, limit: usize) -> Result<Vec<Lapsed>, Unavailable> {
+        let now = self.clock.now();
+        let (after, limit) = (after_or_first(after), limited(limit));
+        let mut params = Params::default();
+        now.bind(&mut params);
+        params.one("after", &after).one("limit", &limit);
+        self.rows(&sql::LAPSED, &params, |row| {
+            Ok(Lapsed {
+                id: row::run_id(row)?,
+                epoch: u64::try_from(row::column::<i64>(row, "epoch")?).unwrap_or(0),
+                lease_id: LeaseId(row::column(row, "lease_id")?),
+                expires_at: row::lease_end(row)?.ok_or_else(|| Damaged("a held row has no lease end".into()))?,
+                foreign: row::column(row, "is_foreign")?,
+            })
+        })
+        .await
+    }
+
+    async fn overdue(&self, now: Timestamp, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>, Unavailable> {
+        let (now_ms, after, limit) = (now.as_millisecond(), after_or_first(after), limited(limit));
+        let mut params = Params::default();
+        params.one("now_ms", &now_ms).one("after", &after).one("limit", &limit);
+        self.rows(&sql::OVERDUE, &params, row::run_id).await
+    }
+
+    async fn find(&self, suffix: &str) -> Result<Vec<RunId>, Unavailable> {
+        let Some(suffix) = shape::id_suffix(suffix) else { return Ok(Vec::new()) };
+        let mut params = Params::default();
+        params.one("suffix", &suffix);
+        self.rows(&sql::FIND, &params, row::run_id).await
+    }
+
+    async fn announce(&self, worker: &str, ttl: Duration, executes: bool) -> Result<(), Unavailable> {
+        let (now, name, ttl_ns) = (self.clock.now(), stored(worker), nanos(ttl));
+        let mut params = Params::default();
+        now.bind(&mut params);
+        self.shared.read(&sql::FORGET_WORKERS, &params).await?;
+        params.one("name", &name).one("ttl_ns", &ttl_ns).one("executes", &executes);
+        self.shared.read(&sql::ANNOUNCE, &params).await.map(|_| ())
+    }
+
+    async fn workers_alive(&self) -> Result<usize, Unavailable> {
+        let now = self.clock.now();
+        let mut params = Params::default();
+        now.bind(&mut params);
+        let alive = self.rows(&sql::WORKERS_ALIVE, &params, |row| row::column::<i64>(row, "alive")).await?;
+        Ok(alive.first().map_or(0, |n| usize::try_from(*n).unwrap_or(usize::MAX)))
+    }
+
+    fn renewer(&self) -> Result<Box<dyn Renewer>, Unavailable> {
+        // It connects at its first round, on its own thread: nothing here may block.
+        Ok(Box::new(PostgresRenewer {
+            target: self.target.clone(),
+            tls: self.tls.clone(),
+            clock: self.clock.clone(),
+            runtime: None,
+            client: None,
+        }))
+    }
+
+    fn describe(&self) -> String {
+        self.target.place.clone()
+    }
+}

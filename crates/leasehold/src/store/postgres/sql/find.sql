@@ -1,0 +1,4 @@
+SELECT id FROM runs
+WHERE right(replace(id::text, '-', ''), length(:suffix)) = :suffix
+ORDER BY id DESC
+LIMIT 2

@@ -1,0 +1,5 @@
+SELECT sequence, at_ms, epoch, holder, write_id, kind, payload
+FROM journal
+WHERE run_id = :id AND sequence >= :from
+ORDER BY sequence
+LIMIT :limit

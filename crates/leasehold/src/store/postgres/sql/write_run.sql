@@ -1,0 +1,40 @@
+-- One guarded write: nothing is written and no row comes back where the guard does not hold.
+WITH written AS (
+    UPDATE runs SET
+        agent = :agent, owner = :owner, initiator = :initiator, mode = :mode, state = :state, reason = :reason,
+        epoch = :epoch, sequence = :sequence, next_segment = :next_segment, cancel_requested = :cancel_requested,
+        recovery = :recovery, recovery_explicit = :recovery_explicit, requeues = :requeues, priority = :priority,
+        due_at_ms = :due_at_ms, fence_call = :fence_call, fence_tool = :fence_tool, fence_effect = :fence_effect,
+        fence_key = :fence_key, fence_epoch = :fence_epoch, fence_lease_id = :fence_lease_id,
+        fence_attempt = :fence_attempt, fence_repeat = :fence_repeat, fence_verifiable = :fence_verifiable,
+        fence_stamped_at_ms = :fence_stamped_at_ms, fence_in_flight_until_ms = :fence_in_flight_until_ms, turn = :turn,
+        wait_deadline_ms = :wait_deadline_ms, has_request = :has_request, second_approver = :second_approver,
+        rounds = :rounds, input_tokens = :input_tokens, output_tokens = :output_tokens, cached_tokens = :cached_tokens,
+        cost_nano_usd = :cost_nano_usd, duplicates = :duplicates, created_at_ms = :created_at_ms,
+        started_at_ms = :started_at_ms, finished_at_ms = :finished_at_ms, since_ms = :since_ms,
+        lease_id = CASE WHEN :keep_lease THEN lease_id ELSE :lease_id END,
+        holder = CASE WHEN :keep_lease THEN holder ELSE :holder END,
+        lease_clock = CASE WHEN :keep_lease THEN lease_clock WHEN :lease_id IS NULL THEN NULL ELSE :clock END,
+        lease_expires_ns = CASE WHEN :keep_lease THEN lease_expires_ns WHEN :lease_id IS NULL THEN NULL
+            ELSE coalesce(:now_ns, (extract(epoch FROM clock_timestamp()) * 1000000000)::bigint) + :ttl_ns END
+    WHERE id = :id
+      AND epoch = :guard_epoch
+      AND lease_id IS NOT DISTINCT FROM :guard_lease_id
+      AND sequence = :guard_sequence
+      AND (:seen_ns::bigint IS NULL OR (
+          lease_clock = :seen_clock
+          AND lease_expires_ns = :seen_ns
+          AND CASE WHEN lease_clock = :clock
+              THEN lease_expires_ns <= coalesce(:now_ns, (extract(epoch FROM clock_timestamp()) * 1000000000)::bigint)
+              ELSE :foreign_watched END
+      ))
+    RETURNING id, lease_clock, lease_expires_ns
+), appended AS (
+    INSERT INTO journal (run_id, sequence, at_ms, epoch, holder, write_id, kind, payload)
+    SELECT e.run_id, e.sequence, e.at_ms, e.epoch, e.holder, e.write_id, e.kind, e.payload
+    FROM written JOIN unnest(
+        :entry_run::uuid[], :entry_sequence::bigint[], :entry_at_ms::bigint[], :entry_epoch::bigint[], :entry_holder::text[],
+        :entry_write_id::uuid[], :entry_kind::text[], :entry_payload::bytea[]
+    ) AS e (run_id, sequence, at_ms, epoch, holder, write_id, kind, payload) ON e.run_id = written.id
+)
+SELECT id, lease_clock, lease_expires_ns FROM written
