@@ -105,10 +105,10 @@ impl History {
         let born = &self.walk.world.born;
         // Every third shares its key with the one before it.
         let seed = self.walk.world.seed;
-        let key = (seed % 3 != 0).then(|| RequestKey {
+        let key = (!seed.is_multiple_of(3)).then(|| RequestKey {
             scope: "s".into(),
             key: format!("k{}", seed / 3),
-            request_hash: if seed % 2 == 0 { "one" } else { "other" }.into(),
+            request_hash: if seed.is_multiple_of(2) { "one" } else { "other" }.into(),
         });
         let entries = entries(0, &born.entries, &self.row, write_id, 0);
         Insert { write_id, row: self.row.clone(), lease: op(born.lease), entries, key }

@@ -10,6 +10,7 @@ fn no_random_history_breaks_an_invariant() {
     let mut happened = std::collections::BTreeMap::new();
     for seed in 0..walks {
         let mut walk = Walk::new(seed);
+        assert_eq!(walk.world.born.entries.len() as u64, walk.world.row.sequence, "a run begins with what it counts");
         for _ in 0..walk.rng.u32(40..240) {
             walk.step();
         }

@@ -21,6 +21,7 @@ pub(crate) struct Attempt {
 pub(crate) struct World {
     pub(crate) seed: u64,
     /// How the run began.
+    #[allow(dead_code, reason = "the differential test, which shares this world, inserts it")]
     pub(crate) born: Delta,
     pub(crate) row: Snapshot,
     pub(crate) seconds: i64,

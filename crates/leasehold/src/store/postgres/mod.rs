@@ -10,7 +10,7 @@
 //! from an embedded store) is foreign, see the lease section of the protocol.
 //!
 //! A process has one connection that commits guarded writes, a few for everything else, and one for its renewals. What the URL
-//! may say is in [`url`]'s documentation, repeated on [`PostgresStore::connect`].
+//! may say stands at [`PostgresStore::connect`].
 
 mod committer;
 mod connections;
