@@ -224,6 +224,10 @@ pub fn judge(case: &Case, seen: &Observed) -> Vec<Finding> {
 fn is_as_expected(case: &Case, expected: Settled, seen: &Observed) -> bool {
     let in_doubt = (seen.state, seen.reason) == (State::Dead, Some(Reason::WriteInDoubt));
     let done = matches!(seen.outcome, Some((Outcome::Done, _)));
+    // Nothing was entered, and the sleeper has not said so yet: a doubt is the truth until it does.
+    if case.blow == Blow::PausedAfterStamp && !seen.late && in_doubt && seen.entries.is_empty() {
+        return true;
+    }
     match (expected, case.answers) {
         (Settled::InDoubt, _) => in_doubt,
         (Settled::Completed, Answers::AlwaysDone) => seen.state == State::Completed && done,
