@@ -1,9 +1,10 @@
 //! The proofs as one command.
 //!
 //! `cargo xtask proof [--short]` runs all of them and prints a table; `model`, `simulate [from..to]`, `crash-points`, `walk` and
-//! `mutants [name]` run one. What `docs/testing.md` says was printed here.
+//! `mutants [name]` run one; `mutate` is mutation testing of the core by a general tool. What `docs/testing.md` says was printed here.
 
 mod mutants;
+mod mutate;
 mod tests;
 
 use anyhow::{Context as _, bail};
@@ -41,7 +42,9 @@ fn main() -> anyhow::Result<()> {
         ["walk"] => print(&[tests::walk(if short { 6_000 } else { 60_000 })?]),
         ["mutants"] => mutants::run(None),
         ["mutants", only] => mutants::run(Some(only)),
-        _ => bail!("proof | model | simulate [from..to] | crash-points | walk | mutants [name], each with --short"),
+        ["mutate"] => mutate::run(&[]),
+        ["mutate", only @ ..] => mutate::run(&only.iter().flat_map(|file| ["--file", file]).collect::<Vec<_>>()),
+        _ => bail!("proof | model | simulate [from..to] | crash-points | walk | mutants [name] | mutate [files], each with --short"),
     }
 }
 
