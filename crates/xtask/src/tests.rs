@@ -66,3 +66,15 @@ pub(crate) fn walk(histories: u64) -> anyhow::Result<Line> {
     must_pass(&test, &[("WALKS", &histories.to_string())])?;
     Ok(Line { proof: "random walk".into(), figures: format!("{histories} histories"), took: started.elapsed() })
 }
+
+pub(crate) fn chaos(seconds: u64) -> anyhow::Result<Line> {
+    let started = Instant::now();
+    let test = Named {
+        package: "leasehold-server",
+        target: Some("chaos"),
+        name: "on_postgresql_they_lose_no_run_and_start_no_write_twice",
+    };
+    let ran = must_pass(&test, &[("CHAOS_SECONDS", &seconds.to_string())])?;
+    let told = ran.output.lines().find(|line| line.contains(" kills, ")).unwrap_or_default();
+    Ok(Line { proof: "real chaos on PostgreSQL".into(), figures: told.to_owned(), took: started.elapsed() })
+}
