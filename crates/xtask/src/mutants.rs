@@ -284,7 +284,7 @@ pub(crate) fn run(only: Option<&str>) -> anyhow::Result<()> {
     for mutant in &chosen {
         let in_core = !mutant.file.starts_with("..");
         let place = if in_core { core.as_path() } else { copy.0.path() };
-        let file = if in_core { core.join("src/run") } else { copy.0.path().join(RUN) }.join(mutant.file);
+        let file = place.join(RUN).join(mutant.file);
         let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
         if text.matches(mutant.find).count() != 1 {
             bail!(
