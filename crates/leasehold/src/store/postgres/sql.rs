@@ -37,6 +37,7 @@ statements! {
     LOCK_SCHEMA = "lock_schema",
     LOOK = "look",
     NEXT_DUE = "next_due",
+    NOW = "now",
     OVERDUE = "overdue",
     RENEW = "renew",
     SCHEMA_VERSION = "schema_version",
