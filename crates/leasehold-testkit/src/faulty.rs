@@ -4,7 +4,10 @@
 use jiff::Timestamp;
 use leasehold::{
     run::{Entry, RunId, Snapshot},
-    store::{Answer, Filter, Held, Insert, Inserted, Lapsed, Listed, Look, ReadError, Renewer, Store, Unavailable, Write},
+    store::{
+        Answer, Choose, Chosen, Filter, Held, Insert, Inserted, Lapsed, Listed, Look, ReadError, Renewer, Store, Unavailable,
+        Wanted, Write,
+    },
 };
 use std::{
     fmt,
@@ -24,6 +27,8 @@ pub enum Op {
     Load,
     /// [`Store::journal`].
     Journal,
+    /// [`Store::claim`].
+    Claim,
     /// Every other read: lists, queues, sweeps.
     Query,
     /// [`Store::announce`].
@@ -246,8 +251,8 @@ impl Store for FaultyStore {
     async fn list(&self, filter: &Filter, before: Option<RunId>, limit: usize) -> Result<Vec<Listed>, Unavailable> {
         self.through(Op::Query, None, self.inner.list(filter, before, limit)).await
     }
-    async fn due(&self, agents: &[String], now: Timestamp, limit: usize) -> Result<Vec<RunId>, Unavailable> {
-        self.through(Op::Query, None, self.inner.due(agents, now, limit)).await
+    async fn claim(&self, wanted: Wanted, choose: Choose) -> Result<Chosen, Unavailable> {
+        self.through(Op::Claim, None, self.inner.claim(wanted, choose)).await
     }
     async fn next_due(&self, agents: &[String]) -> Result<Option<Timestamp>, Unavailable> {
         self.through(Op::Query, None, self.inner.next_due(agents)).await

@@ -84,10 +84,10 @@ pub fn this_process() -> String {
 #[derive(Clone)]
 pub struct Runtime {
     pub(crate) engine: Arc<Engine>,
-    heartbeat: Arc<Heartbeat>,
+    pub(crate) heartbeat: Arc<Heartbeat>,
     pub(crate) reaper: Arc<Reaper>,
     pub(crate) registry: Arc<Registry>,
-    process: String,
+    pub(crate) process: String,
     probe: Option<Arc<dyn Probe>>,
     live: Option<UnboundedSender<Live>>,
     stop: CancellationToken,
@@ -516,7 +516,7 @@ impl Runtime {
     }
 
     /// An execution from a grant that is durable.
-    async fn execution(&self, done: Done, sent: crate::clock::BootInstant) -> Result<Execution, SegmentError> {
+    pub(crate) async fn execution(&self, done: Done, sent: crate::clock::BootInstant) -> Result<Execution, SegmentError> {
         let id = done.row.id;
         let (entries, unreadable) = match self.engine.journal(id, 0).await {
             Ok(entries) => (entries, None),

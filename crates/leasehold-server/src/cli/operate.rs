@@ -51,6 +51,7 @@ pub(crate) async fn worker(context: &Context, args: WorkerArgs) -> Outcome {
         grace: GRACE,
         drain,
         only,
+        ..PoolConfig::default()
     };
     let mut signals = Signals::listen()?;
     let runtime = local.runtime.clone();
@@ -95,8 +96,8 @@ fn worked_words(worked: &Worked) {
             Err(error) => terminal::note(format!("run {run}: {error}")),
         }
     }
-    for (run, what) in &worked.not_served {
-        terminal::note(format!("run {run} is due, and this process does not serve `{what}`"));
+    for (run, why) in &worked.not_served {
+        terminal::note(format!("run {run} is due, and {why}"));
     }
 }
 

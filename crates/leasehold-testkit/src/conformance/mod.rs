@@ -9,6 +9,7 @@
     reason = "an assertion library: panicking is how it says that a store breaks its contract"
 )]
 
+mod claims;
 mod guard;
 mod load;
 mod queries;
@@ -95,6 +96,12 @@ const CASES: &[Case] = cases![
     queries::due_runs_come_by_priority_then_time,
     queries::a_run_is_not_due_before_its_time,
     queries::only_queued_runs_of_these_agents_are_due,
+    claims::a_claim_shows_whole_rows_of_each_agent_but_those_excepted,
+    claims::an_idle_queue_asks_nobody,
+    claims::what_a_claim_writes_is_one_commit_with_an_answer_each,
+    claims::a_write_of_a_claim_that_is_refused_fails_alone,
+    claims::a_write_of_a_claim_with_a_stale_guard_changes_nothing,
+    claims::claims_at_once_never_get_the_same_row,
     queries::the_next_due_time_is_the_earliest,
     queries::lapsed_leases_come_in_id_order_and_pages,
     queries::a_lease_of_another_boot_is_lapsed_and_foreign,

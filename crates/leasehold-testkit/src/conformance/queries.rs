@@ -19,14 +19,14 @@ pub(super) async fn due_runs_come_by_priority_then_time(world: World) {
         ids.push(world.add(Snapshot { priority, due_at: at(due), ..queued("a") }).await.id);
     }
     let expected = [4, 2, 1, 5, 0, 3].map(|n: usize| ids[n]);
-    assert_eq!(world.store.due(&agents(&["a"]), at(10), 100).await.unwrap(), expected);
-    assert_eq!(world.store.due(&agents(&["a"]), at(10), 2).await.unwrap(), expected[..2]);
+    assert_eq!(world.due(&[("a", 100)], 10).await, expected);
+    assert_eq!(world.due(&[("a", 2)], 10).await, expected[..2]);
 }
 
 pub(super) async fn a_run_is_not_due_before_its_time(world: World) {
     let id = world.add(Snapshot { due_at: at(10), ..queued("a") }).await.id;
-    assert_eq!(world.store.due(&agents(&["a"]), at(9), 10).await.unwrap(), []);
-    assert_eq!(world.store.due(&agents(&["a"]), at(10), 10).await.unwrap(), [id]);
+    assert_eq!(world.due(&[("a", 10)], 9).await, []);
+    assert_eq!(world.due(&[("a", 10)], 10).await, [id]);
 }
 
 pub(super) async fn only_queued_runs_of_these_agents_are_due(world: World) {
@@ -36,8 +36,8 @@ pub(super) async fn only_queued_runs_of_these_agents_are_due(world: World) {
     for row in [running("b"), waiting("b", None), completed("b"), in_doubt("b")] {
         world.add(row).await;
     }
-    assert_eq!(world.store.due(&agents(&["a'\"\u{e4}", "b"]), at(10), 10).await.unwrap(), [mine, too]);
-    assert_eq!(world.store.due(&[], at(10), 10).await.unwrap(), []);
+    assert_eq!(world.due(&[("a'\"\u{e4}", 10), ("b", 10)], 10).await, [mine, too]);
+    assert_eq!(world.due(&[], 10).await, []);
 }
 
 pub(super) async fn the_next_due_time_is_the_earliest(world: World) {
@@ -159,7 +159,7 @@ pub(super) async fn a_page_has_a_bound(world: World) {
         add.await.unwrap();
     }
     assert_eq!(world.store.list(&Filter::default(), None, usize::MAX).await.unwrap().len(), PAGE_MAX);
-    assert_eq!(world.store.due(&agents(&["a"]), at(1), usize::MAX).await.unwrap().len(), PAGE_MAX);
+    assert_eq!(world.due(&[("a", usize::MAX)], 1).await.len(), PAGE_MAX);
 }
 
 pub(super) async fn a_run_is_found_by_the_end_of_its_id(world: World) {

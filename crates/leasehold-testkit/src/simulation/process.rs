@@ -7,7 +7,10 @@ use jiff::Timestamp;
 use leasehold::{
     clock::{BootClock, BootInstant, WallClock},
     run::{Entry, RunId, Snapshot},
-    store::{Answer, Filter, Held, Insert, Inserted, Lapsed, Listed, Look, ReadError, Renewer, Store, Unavailable, Write},
+    store::{
+        Answer, Choose, Chosen, Filter, Held, Insert, Inserted, Lapsed, Listed, Look, ReadError, Renewer, Store, Unavailable,
+        Wanted, Write,
+    },
 };
 use std::{
     fmt,
@@ -169,8 +172,8 @@ impl Store for SimStore {
     async fn list(&self, filter: &Filter, before: Option<RunId>, limit: usize) -> Result<Vec<Listed>, Unavailable> {
         self.through(self.inner.list(filter, before, limit)).await
     }
-    async fn due(&self, agents: &[String], now: Timestamp, limit: usize) -> Result<Vec<RunId>, Unavailable> {
-        self.through(self.inner.due(agents, now, limit)).await
+    async fn claim(&self, wanted: Wanted, choose: Choose) -> Result<Chosen, Unavailable> {
+        self.through(self.inner.claim(wanted, choose)).await
     }
     async fn next_due(&self, agents: &[String]) -> Result<Option<Timestamp>, Unavailable> {
         self.through(self.inner.next_due(agents)).await

@@ -2,8 +2,8 @@
 //! holds one lock from its first look to its last change, so each is a transaction. Nothing survives the value.
 
 use super::{
-    Answer, Filter, Guard, Held, Insert, Inserted, Lapsed, LeaseOp, Listed, Look, ReadError, Renewer, RequestKey, Store,
-    Unavailable, Write, shape,
+    Answer, Choose, Chosen, Filter, Guard, Held, Insert, Inserted, Lapsed, LeaseOp, Listed, Look, ReadError, Renewer,
+    RequestKey, Store, Unavailable, Wanted, Write, shape,
 };
 use crate::{
     clock::BootClock,
@@ -84,6 +84,35 @@ impl Shared {
         let foreign = lease.expires_at.clock != self.clock.boot_id();
         lease.expires_at == expiry.expires_at && if foreign { expiry.foreign_watched } else { self.is_over(&lease.expires_at) }
     }
+
+    fn write(&self, tables: &mut Tables, write: Write) -> Result<Answer, Unavailable> {
+        shape::check_write(&write)?;
+        let Some(stored) = tables.runs.get_mut(&write.next.id) else { return Ok(Answer::Gone) };
+        if !self.guard_holds(&stored.row, &write.guard) {
+            let lease_id = stored.row.lease.as_ref().map(|l| l.lease_id);
+            return Ok(if has_write(stored, write.write_id) {
+                Answer::Applied(lease_end(&stored.row))
+            } else if stored.row.epoch != write.guard.epoch || lease_id != write.guard.lease_id {
+                Answer::Fenced
+            } else {
+                Answer::Moved
+            });
+        }
+        let mut next = write.next;
+        match write.lease {
+            LeaseOp::Keep => next.lease = stored.row.lease.clone(),
+            LeaseOp::Drop => next.lease = None,
+            LeaseOp::Extend(ttl) => {
+                if let Some(lease) = &mut next.lease {
+                    lease.expires_at = self.after(ttl);
+                }
+            }
+        }
+        shape::check_row(&next).map_err(refused)?;
+        stored.row = next;
+        stored.journal.extend(with_write_id(write.entries, write.write_id));
+        Ok(Answer::Applied(lease_end(&stored.row)))
+    }
 }
 
 fn lease_end(row: &Snapshot) -> Option<LeaseTime> {
@@ -131,33 +160,7 @@ impl Store for MemoryStore {
     }
 
     async fn write(&self, write: Write) -> Result<Answer, Unavailable> {
-        shape::check_write(&write)?;
-        let mut tables = self.shared.tables();
-        let Some(stored) = tables.runs.get_mut(&write.next.id) else { return Ok(Answer::Gone) };
-        if !self.shared.guard_holds(&stored.row, &write.guard) {
-            let lease_id = stored.row.lease.as_ref().map(|l| l.lease_id);
-            return Ok(if has_write(stored, write.write_id) {
-                Answer::Applied(lease_end(&stored.row))
-            } else if stored.row.epoch != write.guard.epoch || lease_id != write.guard.lease_id {
-                Answer::Fenced
-            } else {
-                Answer::Moved
-            });
-        }
-        let mut next = write.next;
-        match write.lease {
-            LeaseOp::Keep => next.lease = stored.row.lease.clone(),
-            LeaseOp::Drop => next.lease = None,
-            LeaseOp::Extend(ttl) => {
-                if let Some(lease) = &mut next.lease {
-                    lease.expires_at = self.shared.after(ttl);
-                }
-            }
-        }
-        shape::check_row(&next).map_err(refused)?;
-        stored.row = next;
-        stored.journal.extend(with_write_id(write.entries, write.write_id));
-        Ok(Answer::Applied(lease_end(&stored.row)))
+        self.shared.write(&mut self.shared.tables(), write)
     }
 
     async fn load(&self, id: RunId) -> Result<Option<Snapshot>, ReadError> {
@@ -194,17 +197,20 @@ impl Store for MemoryStore {
             .collect())
     }
 
-    async fn due(&self, agents: &[String], now: Timestamp, limit: usize) -> Result<Vec<RunId>, Unavailable> {
-        let tables = self.shared.tables();
-        let mut due: Vec<_> = tables
-            .runs
-            .values()
-            .map(|s| &s.row)
-            .filter(|r| r.state == State::Queued && r.due_at <= now && agents.contains(&r.agent))
-            .map(|r| (Reverse(r.priority), r.due_at, r.id))
-            .collect();
-        due.sort();
-        Ok(due.into_iter().take(shape::page(limit)).map(|(_, _, id)| id).collect())
+    async fn claim(&self, wanted: Wanted, choose: Choose) -> Result<Chosen, Unavailable> {
+        let mut tables = self.shared.tables();
+        let mut shown = Vec::new();
+        for (agent, most) in &wanted.agents {
+            let is_due = |r: &&Snapshot| r.state == State::Queued && r.due_at <= wanted.now && r.agent == *agent;
+            let mut due: Vec<&Snapshot> = tables.runs.values().map(|s| &s.row).filter(is_due).collect();
+            due.retain(|r| !wanted.except.contains(&r.id));
+            due.sort_by_key(|r| (Reverse(r.priority), r.due_at, r.id));
+            shown.extend(due.into_iter().take(shape::page(*most)).cloned().map(Ok));
+        }
+        if shown.is_empty() {
+            return Ok(Vec::new());
+        }
+        Ok(choose(shown).into_iter().map(|write| self.shared.write(&mut tables, write)).collect())
     }
 
     async fn next_due(&self, agents: &[String]) -> Result<Option<Timestamp>, Unavailable> {

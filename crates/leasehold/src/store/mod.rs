@@ -12,6 +12,9 @@
 //! 6. **Batches**: writes that wait are committed together; each caller gets its own answer, and one that errors does not take
 //!    the others down.
 //! 7. Bytes come back as they went in.
+//! 8. **Two claims never see the same row**: what a claim is shown nobody else is shown or changes until that claim is committed or
+//!    undone, and no claim waits for another's rows longer than it takes to commit. A claimer that dies or stands still in between
+//!    holds nothing for longer than seconds.
 //!
 //! [`conformance`](../../leasehold_testkit/conformance/index.html) in the test kit is this contract as tests, with one entry for every store.
 
@@ -24,7 +27,7 @@ pub mod sqlite;
 use crate::run::{Entry, LeaseId, LeaseTime, RunId, Snapshot, State, WriteId};
 use async_trait::async_trait;
 use jiff::Timestamp;
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 /// No answer: what was asked may have been applied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -231,6 +234,24 @@ pub struct Look {
     pub cancel_requested: bool,
 }
 
+/// Which queued runs a claim wants to see.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Of these agents, at most so many runs each (and [`PAGE_MAX`](crate::limits::PAGE_MAX)).
+    pub agents: Vec<(String, usize)>,
+    /// Due at this time.
+    pub now: Timestamp,
+    /// None of these.
+    pub except: Vec<RunId>,
+}
+
+/// What a claim writes of the rows it is shown; a row that does not decode is shown as its error. It must not block. A store that
+/// had to begin its transaction again asks again, and only the writes of the last time count.
+pub type Choose = Arc<dyn Fn(Vec<Result<Snapshot, ReadError>>) -> Vec<Write> + Send + Sync>;
+
+/// What became of each write of a claim, in their order; one that errors does not take the others down.
+pub type Chosen = Vec<Result<Answer, Unavailable>>;
+
 /// A connection of its own for the renewing thread: nothing else waits on it and it waits on nothing else.
 pub trait Renewer: Send {
     /// Extends every right that is still held, in one statement, and says what it found, one [`Look`] for each that has a row.
@@ -258,8 +279,9 @@ pub trait Store: Send + Sync + fmt::Debug {
     async fn journal(&self, id: RunId, from: u64, limit: usize) -> Result<Vec<Entry>, ReadError>;
     /// Rows, newest first, those with an id below `before`; at most `limit`.
     async fn list(&self, filter: &Filter, before: Option<RunId>, limit: usize) -> Result<Vec<Listed>, Unavailable>;
-    /// Queued runs of these agents that are due at `now`: by priority, then due time; at most `limit`.
-    async fn due(&self, agents: &[String], now: Timestamp, limit: usize) -> Result<Vec<RunId>, Unavailable>;
+    /// Shows `choose` queued runs that are due, those of an agent by priority, then due time, then id, and applies what it writes, in
+    /// one transaction. Where nothing is due it is not asked.
+    async fn claim(&self, wanted: Wanted, choose: Choose) -> Result<Chosen, Unavailable>;
     /// When the next queued run of these agents becomes due, if any.
     async fn next_due(&self, agents: &[String]) -> Result<Option<Timestamp>, Unavailable>;
     /// Held rows whose lease ended on the store's clock or is of another clock, those with an id above `after` in id order.

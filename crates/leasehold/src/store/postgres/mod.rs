@@ -3,7 +3,7 @@
 //!
 //! All SQL is in `sql/`, one statement a file, with the names that the embedded store uses, and no rule of the protocol is in any:
 //! the constraints of the schema mirror them. Every transaction is one statement, so nothing is left open by a process that dies
-//! or a future that is dropped. The guard stands in the statement that writes, and PostgreSQL judges it again on the newest version
+//! or a future that is dropped; but for a claim of many rows, which is bounded (`claim`). The guard stands in the statement that writes, and PostgreSQL judges it again on the newest version
 //! of a row it had to wait for.
 //!
 //! Leases run on the **database's clock**, named `db`; no clock of a client decides about one. A lease of another clock (a row that came
@@ -12,6 +12,7 @@
 //! A process has one connection that commits guarded writes, a few for everything else, and one for its renewals. What the URL
 //! may say stands at [`PostgresStore::connect`].
 
+mod claim;
 mod committer;
 mod connections;
 mod open;
@@ -34,7 +35,8 @@ use self::{
     url::Target,
 };
 use super::{
-    Answer, Filter, Insert, Inserted, Lapsed, Listed, ReadError, Renewer, RequestKey, Store, Unavailable, Write, shape,
+    Answer, Choose, Chosen, Filter, Insert, Inserted, Lapsed, Listed, ReadError, Renewer, RequestKey, Store, Unavailable,
+    Wanted, Write, shape,
 };
 use crate::{
     clock::BootClock,
@@ -285,12 +287,8 @@ impl Store for PostgresStore {
         self.rows(sql, &params, row::listed).await
     }
 
-    async fn due(&self, agents: &[String], now: Timestamp, limit: usize) -> Result<Vec<RunId>, Unavailable> {
-        let agents: Vec<String> = agents.iter().map(|a| stored(a)).collect();
-        let (now_ms, limit) = (now.as_millisecond(), limited(limit));
-        let mut params = Params::default();
-        params.many("agents", &agents).one("now_ms", &now_ms).one("limit", &limit);
-        self.rows(&sql::DUE, &params, row::run_id).await
+    async fn claim(&self, wanted: Wanted, choose: Choose) -> Result<Chosen, Unavailable> {
+        self.claim_due(&wanted, &choose).await
     }
 
     async fn next_due(&self, agents: &[String]) -> Result<Option<Timestamp>, Unavailable> {
