@@ -3,7 +3,7 @@
 
 use jiff::Timestamp;
 use leasehold::{
-    run::{Entry, RunId, Snapshot},
+    run::{Claimer, Entry, RunId, Snapshot},
     store::{
         Answer, Choose, Chosen, Filter, Held, Insert, Inserted, Lapsed, Listed, Look, ReadError, Renewer, Store, Unavailable,
         Wanted, Write,
@@ -266,11 +266,11 @@ impl Store for FaultyStore {
     async fn find(&self, suffix: &str) -> Result<Vec<RunId>, Unavailable> {
         self.through(Op::Query, None, self.inner.find(suffix)).await
     }
-    async fn announce(&self, worker: &str, ttl: Duration, executes: bool) -> Result<(), Unavailable> {
-        self.through(Op::Announce, None, self.inner.announce(worker, ttl, executes)).await
+    async fn announce(&self, worker: &str, ttl: Duration, claimer: &Claimer) -> Result<(), Unavailable> {
+        self.through(Op::Announce, None, self.inner.announce(worker, ttl, claimer)).await
     }
-    async fn workers_alive(&self) -> Result<usize, Unavailable> {
-        self.through(Op::Query, None, self.inner.workers_alive()).await
+    async fn workers(&self) -> Result<Vec<Claimer>, Unavailable> {
+        self.through(Op::Query, None, self.inner.workers()).await
     }
     fn renewer(&self) -> Result<Box<dyn Renewer>, Unavailable> {
         Ok(Box::new(FaultyRenewer { inner: self.inner.renewer()?, faults: Arc::clone(&self.faults) }))

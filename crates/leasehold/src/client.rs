@@ -17,6 +17,7 @@ use crate::{
     run::{
         CallId, Claimer, DecideCall, EditedCard, Entry, Event, Grant, LeaseId, Mode, NewRun, Order, Policy, Principal, Reason,
         Recovery, Rejection, Request, ResolutionKind, RunId, Snapshot, State, Story, TurnCard, WriteId, canonical_hash,
+        lacking,
     },
     store::{
         Filter, Inserted, Listed, ReadError, RequestKey, Store, Unavailable,
@@ -303,6 +304,20 @@ impl InboxKind {
             Self::Dead => "dead",
         }
     }
+}
+
+/// What the live workers lack for a queued run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unserved {
+    /// There is none.
+    #[error("no worker is running on this store")]
+    NoWorker,
+    /// None has its agent.
+    #[error("no live worker serves agent `{0}`")]
+    Agent(String),
+    /// Those that have its agent have not this tool, which it needs next.
+    #[error("no live worker that serves its agent has tool `{0}`")]
+    Tool(String),
 }
 
 /// A run under a lease of this process, ready to go on.
@@ -922,6 +937,30 @@ impl Runtime {
     /// No answer.
     pub async fn sweep(&self, limit: usize, dry_run: bool) -> Result<Swept, Unavailable> {
         self.reaper.sweep(limit, dry_run).await
+    }
+
+    /// Why nobody goes on with a queued run; none where a live worker serves it, and where it is not queued.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn unserved(&self, row: &Snapshot) -> Result<Option<Unserved>, Unavailable> {
+        if row.state != State::Queued {
+            return Ok(None);
+        }
+        let workers = self.engine.store().workers().await?;
+        let mut tool = None;
+        for worker in &workers {
+            match lacking(row, worker) {
+                None => return Ok(None),
+                Some(lacks) if worker.agents.contains(&row.agent) => tool = Some(lacks),
+                Some(_) => {}
+            }
+        }
+        Ok(Some(match tool {
+            _ if workers.is_empty() => Unserved::NoWorker,
+            Some(tool) => Unserved::Tool(tool),
+            None => Unserved::Agent(row.agent.clone()),
+        }))
     }
 
     /// Finds a run by its id or the end of it.

@@ -2,10 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of a test fail by panicking")]
 
 use leasehold::{
-    PoolConfig, Runtime, RuntimeConfig, StartRun, Worked,
+    PoolConfig, Runtime, RuntimeConfig, StartRun, Unserved, Worked,
     agent::registry::{AgentSpec, Registry},
     clock::ManualClock,
-    run::{RunId, Snapshot, State},
+    run::{Claimer, RunId, Snapshot, State},
     store::{Filter, Listed, Store, memory::MemoryStore, postgres::PostgresStore, sqlite::SqliteStore},
 };
 use leasehold_testkit::{
@@ -198,4 +198,29 @@ async fn an_enqueue_whose_answer_was_lost_and_that_is_repeated_under_its_key_is_
     an_enqueue_is_repeated(SqliteStore::open(directory.path().join("runs.db"), clock.clone()).unwrap(), clock.clone()).await;
     let database = tokio::task::spawn_blocking(|| Cluster::shared(Version::V15)).await.unwrap().database().await;
     an_enqueue_is_repeated(PostgresStore::connect_with_clock(&database.url(), clock.clone()).await.unwrap(), clock).await;
+}
+
+#[tokio::test]
+async fn what_no_live_worker_serves_is_said_with_what_they_lack() {
+    let (store, clock) = memory();
+    let process = process(store.clone(), &clock, &[("a", 1)]);
+    let needs_a_tool = Snapshot { epoch: 1, fence: Some(fence(1)), ..queued("a") };
+    let unserved = async |row: &Snapshot| process.unserved(row).await.unwrap();
+    assert_eq!(unserved(&queued("a")).await, Some(Unserved::NoWorker));
+    let serving = |agents: &[&str], tools: &[&str]| {
+        let names = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect();
+        Claimer { agents: names(agents), tools: names(tools), open: true }
+    };
+    let ttl = Duration::from_secs(60);
+    store.announce("one", ttl, &serving(&["b"], &["shop.order"])).await.unwrap();
+    assert_eq!(unserved(&queued("a")).await, Some(Unserved::Agent("a".into())));
+    assert_eq!(unserved(&queued("b")).await, None);
+    store.announce("two", ttl, &serving(&["a"], &[])).await.unwrap();
+    assert_eq!(unserved(&queued("a")).await, None);
+    assert_eq!(unserved(&needs_a_tool).await, Some(Unserved::Tool("shop.order".into())));
+    assert_eq!(unserved(&Snapshot { state: State::Completed, fence: None, ..needs_a_tool.clone() }).await, None);
+    store.announce("three", ttl, &serving(&["a"], &["shop.order"])).await.unwrap();
+    assert_eq!(unserved(&needs_a_tool).await, None);
+    clock.advance(ttl);
+    assert_eq!(unserved(&queued("a")).await, Some(Unserved::NoWorker), "who says nothing for a ttl is gone");
 }

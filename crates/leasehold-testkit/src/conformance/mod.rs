@@ -111,6 +111,7 @@ const CASES: &[Case] = cases![
     queries::a_page_has_a_bound,
     queries::a_run_is_found_by_the_end_of_its_id,
     queries::workers_live_until_their_time_or_word,
+    queries::what_the_workers_serve_comes_back_as_it_was_last_said,
     load::a_renewal_extends_only_what_is_held,
     load::a_look_reports_foreign_changes_and_extends_nothing,
     load::what_was_acknowledged_is_there_for_another_handle,

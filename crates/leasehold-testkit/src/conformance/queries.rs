@@ -1,10 +1,10 @@
 //! Queues, sweeps and lists.
 
 use super::World;
-use crate::fixture::{TTL, at, completed, full, in_doubt, queued, running, waiting};
+use crate::fixture::{EXTREME, TTL, at, completed, full, in_doubt, queued, running, waiting};
 use leasehold::{
     limits::PAGE_MAX,
-    run::{RunId, Snapshot, State},
+    run::{Claimer, RunId, Snapshot, State},
     store::Filter,
 };
 use std::time::Duration;
@@ -184,17 +184,31 @@ pub(super) async fn a_run_is_found_by_the_end_of_its_id(world: World) {
 }
 
 pub(super) async fn workers_live_until_their_time_or_word(world: World) {
-    let alive = async || world.store.workers_alive().await.unwrap();
+    let alive = async || world.store.workers().await.unwrap().len();
+    let (open, closed) = (serving("a"), Claimer::default());
     assert_eq!(alive().await, 0);
-    world.store.announce("one", TTL, true).await.unwrap();
-    world.store.announce("two", TTL / 2, true).await.unwrap();
-    world.store.announce("two", TTL / 2, true).await.unwrap();
+    world.store.announce("one", TTL, &open).await.unwrap();
+    world.store.announce("two", TTL / 2, &open).await.unwrap();
+    world.store.announce("two", TTL / 2, &open).await.unwrap();
     assert_eq!(alive().await, 2);
     world.clock.advance(TTL / 2);
     assert_eq!(alive().await, 1);
-    world.store.announce("one", TTL, false).await.unwrap();
+    world.store.announce("one", TTL, &closed).await.unwrap();
     assert_eq!(alive().await, 0);
-    world.store.announce("two", TTL, true).await.unwrap();
+    world.store.announce("two", TTL, &open).await.unwrap();
     world.clock.reboot("boot-2");
     assert_eq!(alive().await, 0);
+}
+
+fn serving(agent: &str) -> Claimer {
+    Claimer { agents: [agent.to_owned()].into(), tools: [format!("{agent}.tool"), "b".into()].into(), open: true }
+}
+
+pub(super) async fn what_the_workers_serve_comes_back_as_it_was_last_said(world: World) {
+    world.store.announce("one", TTL, &serving("x")).await.unwrap();
+    world.store.announce("two", TTL, &serving(EXTREME)).await.unwrap();
+    world.store.announce("one", TTL, &serving("a")).await.unwrap();
+    let mut workers = world.subject.reopen().await.workers().await.unwrap();
+    workers.sort_by_key(|w| w.agents.contains(EXTREME));
+    assert_eq!(workers, [serving("a"), serving(EXTREME)]);
 }

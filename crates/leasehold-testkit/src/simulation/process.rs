@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use leasehold::{
     clock::{BootClock, BootInstant, WallClock},
-    run::{Entry, RunId, Snapshot},
+    run::{Claimer, Entry, RunId, Snapshot},
     store::{
         Answer, Choose, Chosen, Filter, Held, Insert, Inserted, Lapsed, Listed, Look, ReadError, Renewer, Store, Unavailable,
         Wanted, Write,
@@ -187,11 +187,11 @@ impl Store for SimStore {
     async fn find(&self, suffix: &str) -> Result<Vec<RunId>, Unavailable> {
         self.through(self.inner.find(suffix)).await
     }
-    async fn announce(&self, worker: &str, ttl: Duration, executes: bool) -> Result<(), Unavailable> {
-        self.through(self.inner.announce(worker, ttl, executes)).await
+    async fn announce(&self, worker: &str, ttl: Duration, claimer: &Claimer) -> Result<(), Unavailable> {
+        self.through(self.inner.announce(worker, ttl, claimer)).await
     }
-    async fn workers_alive(&self) -> Result<usize, Unavailable> {
-        self.through(self.inner.workers_alive()).await
+    async fn workers(&self) -> Result<Vec<Claimer>, Unavailable> {
+        self.through(self.inner.workers()).await
     }
     fn renewer(&self) -> Result<Box<dyn Renewer>, Unavailable> {
         let faults = if self.faults == 0 { 0 } else { self.faults + 50 };

@@ -2,7 +2,8 @@
 //! never collapse.
 
 use super::{
-    Answer, Chosen, ExpiryGuard, Guard, Insert, Inserted, LeaseOp, ReadError, RequestKey, Store, Unavailable, Wanted, Write,
+    Answer, Chosen, ExpiryGuard, Guard, Hint, Insert, Inserted, LeaseOp, ReadError, RequestKey, Store, Unavailable, Wanted,
+    Write,
 };
 use crate::{
     clock::WallClock,
@@ -154,6 +155,10 @@ impl Engine {
         let hint = Committed { run: row.id, next: row.sequence, queued: row.state == State::Queued };
         // No receiver is the usual case; a hint that nobody hears is no loss.
         self.committed.send(hint).ok();
+        // A step of a run concerns nobody else; a run that is queued, cancelled, waiting or settled does.
+        if row.state != State::Running {
+            self.store.hint(Hint { run: Some(row.id), queued: row.state == State::Queued });
+        }
     }
 
     fn lease_op(&self, lease: LeaseChange) -> LeaseOp {

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     clock::BootClock,
-    run::{Entry, LeaseTime, RunId, Snapshot, State, WriteId},
+    run::{Claimer, Entry, LeaseTime, RunId, Snapshot, State, WriteId},
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -28,7 +28,7 @@ struct Stored {
 struct Tables {
     runs: BTreeMap<RunId, Stored>,
     keys: HashMap<(String, String), (RunId, String)>,
-    workers: HashMap<String, LeaseTime>,
+    workers: HashMap<String, (LeaseTime, Claimer)>,
 }
 
 #[derive(Debug)]
@@ -259,19 +259,21 @@ impl Store for MemoryStore {
         Ok(tables.runs.keys().rev().filter(|id| id.0.simple().to_string().ends_with(&suffix)).take(2).copied().collect())
     }
 
-    async fn announce(&self, worker: &str, ttl: Duration, executes: bool) -> Result<(), Unavailable> {
+    async fn announce(&self, worker: &str, ttl: Duration, claimer: &Claimer) -> Result<(), Unavailable> {
         let mut tables = self.shared.tables();
-        if executes {
-            tables.workers.insert(worker.to_owned(), self.shared.after(ttl));
+        if claimer.open {
+            tables.workers.insert(worker.to_owned(), (self.shared.after(ttl), claimer.clone()));
         } else {
             tables.workers.remove(worker);
         }
         Ok(())
     }
 
-    async fn workers_alive(&self) -> Result<usize, Unavailable> {
+    async fn workers(&self) -> Result<Vec<Claimer>, Unavailable> {
         let now = self.shared.now();
-        Ok(self.shared.tables().workers.values().filter(|end| end.clock == now.clock && end.ns > now.ns).count())
+        let tables = self.shared.tables();
+        let alive = tables.workers.values().filter(|(end, _)| end.clock == now.clock && end.ns > now.ns);
+        Ok(alive.map(|(_, claimer)| claimer.clone()).take(shape::page(usize::MAX)).collect())
     }
 
     fn renewer(&self) -> Result<Box<dyn Renewer>, Unavailable> {

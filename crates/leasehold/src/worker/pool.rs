@@ -4,12 +4,12 @@ use super::queue::{PassedOver, Turns};
 use crate::{
     client::{OrderError, Runtime},
     limits,
-    run::{Rejection, RunId, Snapshot},
+    run::{Claimer, Rejection, RunId, Snapshot},
     store::{
-        Unavailable, Wanted,
+        Hint, Unavailable, Wanted,
         engine::{Claim, Committed},
     },
-    worker::SegmentError,
+    worker::{Heartbeat, SegmentError},
 };
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::{sync::broadcast, task::JoinSet};
@@ -83,6 +83,20 @@ async fn queued(hints: &mut broadcast::Receiver<Committed>) {
     }
 }
 
+/// Ends when another process has queued a run, or may have. A change to a run of this process is looked at at once.
+async fn told(hints: &mut Option<broadcast::Receiver<Hint>>, heartbeat: &Heartbeat) {
+    if let Some(hints) = hints {
+        loop {
+            match hints.recv().await {
+                Ok(Hint { queued: false, run: Some(run) }) => heartbeat.look_now(run),
+                Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => return,
+                Err(broadcast::error::RecvError::Closed) => break,
+            }
+        }
+    }
+    std::future::pending().await
+}
+
 /// What a pool knows between two looks at the queue.
 #[derive(Default)]
 struct Pool {
@@ -122,6 +136,7 @@ impl Runtime {
         let mut sweeps = tokio::time::interval(config.sweep_interval);
         sweeps.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut hints = self.engine.subscribe();
+        let mut foreign_hints = self.engine.store().hints();
         loop {
             let stopping = self.stopping().is_cancelled();
             while let Some(ended) = pool.running.try_join_next() {
@@ -137,7 +152,7 @@ impl Runtime {
                 Some(ended) = pool.running.join_next() => pool.ended(ended, &config),
                 _ = sweeps.tick() => {
                     pool.passed_over.look_again();
-                    if let Err(error) = self.engine.store().announce(&name, self.engine.ttl(), !stopping).await {
+                    if let Err(error) = self.engine.store().announce(&name, self.engine.ttl(), &self.claimer()).await {
                         tracing::warn!("this worker could not be announced: {error}");
                     }
                     if let Err(error) = self.sweep(limits::PAGE_MAX, false).await {
@@ -145,6 +160,7 @@ impl Runtime {
                     }
                 }
                 () = queued(&mut hints) => {}
+                () = told(&mut foreign_hints, &self.heartbeat) => {}
                 () = self.stopping().cancelled(), if !stopping => {
                     let waited = tokio::time::timeout(config.grace, async { while pool.running.join_next().await.is_some() {} }).await;
                     if waited.is_err() {
@@ -155,7 +171,7 @@ impl Runtime {
                 () = tokio::time::sleep(config.poll_interval) => {}
             }
         }
-        if let Err(error) = self.engine.store().announce(&name, self.engine.ttl(), false).await {
+        if let Err(error) = self.engine.store().announce(&name, self.engine.ttl(), &Claimer::default()).await {
             tracing::warn!("this worker could not take its announcement back: {error}");
         }
         pool.worked

@@ -37,10 +37,11 @@ statements! {
     LOCK_SCHEMA = "lock_schema",
     LOOK = "look",
     NEXT_DUE = "next_due",
+    NOTIFY = "notify",
     OVERDUE = "overdue",
     RENEW = "renew",
     SCHEMA_VERSION = "schema_version",
-    WORKERS_ALIVE = "workers_alive",
+    WORKERS = "workers",
     WRITE_RUN = "write_run",
     WRITE_RUNS = "write_runs",
 }

@@ -18,7 +18,7 @@ pub(super) enum Change {
     Insert { insert: Box<Insert>, content: Content },
     Write { write: Box<Write>, content: Content },
     Claim { wanted: Wanted, choose: Choose },
-    Announce { worker: String, ttl: Duration, executes: bool },
+    Announce { worker: String, ttl: Duration, executes: bool, serves: String },
 }
 
 /// The encoded parts of a change.
@@ -69,13 +69,14 @@ impl Change {
                 let each = writes.iter().map(|write| apply_chosen(connection, write, &now, place));
                 each.collect::<rusqlite::Result<_>>().map(Reply::Claimed)
             }
-            Self::Announce { worker, ttl, executes } => {
+            Self::Announce { worker, ttl, executes, serves } => {
                 let mut forget = connection.prepare_cached(include_str!("sql/forget_workers.sql"))?;
                 forget.execute(named_params! { ":clock": now.clock, ":now_ns": now.ns })?;
                 let mut announce = connection.prepare_cached(include_str!("sql/announce.sql"))?;
                 let end = end(&now, *ttl);
                 announce.execute(named_params! {
-                    ":name": worker, ":clock": end.clock, ":expires_ns": end.ns, ":executes": executes
+                    ":name": worker, ":clock": end.clock, ":expires_ns": end.ns, ":executes": executes,
+                    ":serves": serves
                 })?;
                 Ok(Reply::Announced)
             }

@@ -33,7 +33,7 @@ use super::{
 };
 use crate::{
     clock::BootClock,
-    run::{Entry, LeaseTime, RunId, Snapshot, State},
+    run::{Claimer, Entry, LeaseTime, RunId, Snapshot, State},
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -261,24 +261,22 @@ impl Store for SqliteStore {
         self.ids(include_str!("sql/find.sql"), vec![(":suffix", Box::new(suffix))]).await
     }
 
-    async fn announce(&self, worker: &str, ttl: Duration, executes: bool) -> Result<(), Unavailable> {
-        match self.writer.send(Change::Announce { worker: worker.to_owned(), ttl, executes }).await? {
+    async fn announce(&self, worker: &str, ttl: Duration, claimer: &Claimer) -> Result<(), Unavailable> {
+        let (worker, executes, serves) = (worker.to_owned(), claimer.open, shape::serves(claimer));
+        match self.writer.send(Change::Announce { worker, ttl, executes, serves }).await? {
             Reply::Announced => Ok(()),
             Reply::Refused(why) => Err(why),
             _ => Err(self.unexpected()),
         }
     }
 
-    async fn workers_alive(&self) -> Result<usize, Unavailable> {
+    async fn workers(&self) -> Result<Vec<Claimer>, Unavailable> {
         let now = now(&*self.clock);
-        let alive: u32 = self
-            .readers
-            .read(move |c| {
-                c.prepare_cached(include_str!("sql/workers_alive.sql"))?
-                    .query_row(named_params! { ":clock": now.clock, ":now_ns": now.ns }, |row| row.get(0))
-            })
-            .await?;
-        Ok(usize::try_from(alive).unwrap_or(usize::MAX))
+        let read = move |c: &Connection| {
+            let params = named_params! { ":clock": now.clock, ":now_ns": now.ns, ":limit": limited(usize::MAX) };
+            rows(c, include_str!("sql/workers.sql"), params, |row| row.get::<_, String>("serves").map(Some))
+        };
+        Ok(self.readers.read(read).await?.iter().map(|serves| shape::claimer(serves)).collect())
     }
 
     fn renewer(&self) -> Result<Box<dyn Renewer>, Unavailable> {
