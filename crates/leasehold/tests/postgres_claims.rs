@@ -17,7 +17,10 @@ use std::{
     env,
     io::{BufRead as _, BufReader, Write as _},
     process::{Child, Command, Stdio},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -46,15 +49,14 @@ async fn as_a_child_it_never_answers_what_it_claims() {
 
 /// How many rows a claim is shown; it takes none.
 async fn free(store: &PostgresStore) -> usize {
-    let shown = Arc::new(Mutex::new(0));
+    let shown = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&shown);
     let choose: Choose = Arc::new(move |rows| {
-        *seen.lock().unwrap() = rows.len();
+        seen.store(rows.len(), Ordering::SeqCst);
         Vec::new()
     });
     store.claim(wanted(), choose).await.unwrap();
-    let shown = *shown.lock().unwrap();
-    shown
+    shown.load(Ordering::SeqCst)
 }
 
 struct Scene {

@@ -78,6 +78,8 @@ impl Places {
 async fn queued(hints: &mut broadcast::Receiver<Committed>) {
     while let Ok(hint) = hints.recv().await {
         if hint.queued {
+            // One look answers all that were said until now.
+            while hints.try_recv().is_ok() {}
             return;
         }
     }
@@ -85,16 +87,26 @@ async fn queued(hints: &mut broadcast::Receiver<Committed>) {
 
 /// Ends when another process has queued a run, or may have. A change to a run of this process is looked at at once.
 async fn told(hints: &mut Option<broadcast::Receiver<Hint>>, heartbeat: &Heartbeat) {
-    if let Some(hints) = hints {
-        loop {
-            match hints.recv().await {
-                Ok(Hint { queued: false, run: Some(run) }) => heartbeat.look_now(run),
-                Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => return,
-                Err(broadcast::error::RecvError::Closed) => break,
+    let Some(hints) = hints else { return std::future::pending().await };
+    loop {
+        let mut heard = match hints.recv().await {
+            Ok(hint) => Some(hint),
+            Err(broadcast::error::RecvError::Lagged(_)) => return,
+            Err(broadcast::error::RecvError::Closed) => return std::future::pending().await,
+        };
+        let mut look = false;
+        // One look answers all that were said until now.
+        while let Some(hint) = heard {
+            match hint {
+                Hint { queued: false, run: Some(run) } => heartbeat.look_now(run),
+                _ => look = true,
             }
+            heard = hints.try_recv().ok();
+        }
+        if look {
+            return;
         }
     }
-    std::future::pending().await
 }
 
 /// What a pool knows between two looks at the queue.
@@ -152,6 +164,7 @@ impl Runtime {
                 Some(ended) = pool.running.join_next() => pool.ended(ended, &config),
                 _ = sweeps.tick() => {
                     pool.passed_over.look_again();
+                    pool.worked.not_served.clear();
                     if let Err(error) = self.engine.store().announce(&name, self.engine.ttl(), &self.claimer()).await {
                         tracing::warn!("this worker could not be announced: {error}");
                     }
