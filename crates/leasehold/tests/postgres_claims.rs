@@ -80,20 +80,21 @@ impl Scene {
         let mut command = Command::new(env::current_exe().unwrap());
         command.args(["as_a_child_it_never_answers_what_it_claims", "--exact", "--nocapture"]);
         let mut child = command.env(URL, database.url()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let told = lines.find(|line| line.as_ref().unwrap().contains("holds ")).unwrap().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let scene = Self { _database: database, store, ids, child };
+        let told = lines.map(Result::unwrap).find(|line| line.contains("holds ")).unwrap();
         assert!(told.ends_with(&format!("holds {ROWS}")), "{told}");
         let asked = Instant::now();
-        assert_eq!(free(&store).await, 0, "nobody else is shown them");
+        assert_eq!(free(&scene.store).await, 0, "nobody else is shown them");
         assert!(asked.elapsed() < Duration::from_secs(2), "and nobody waits for them");
-        Self { _database: database, store, ids, child }
+        scene
     }
 
     fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    async fn free_again_within(mut self, bound: Duration) {
+    async fn free_again_within(self, bound: Duration) {
         let asked = Instant::now();
         while free(&self.store).await < ROWS {
             assert!(asked.elapsed() < bound, "the rows are still held");
@@ -104,8 +105,14 @@ impl Scene {
             let row = self.store.load(*id).await.unwrap().unwrap();
             assert_eq!((row.state, row.epoch, row.sequence, row.requeues), (State::Queued, 0, 1, 0));
         }
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        // A child that is gone already is as good.
+        self.child.kill().ok();
+        self.child.wait().ok();
     }
 }
 
