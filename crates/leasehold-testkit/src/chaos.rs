@@ -1,5 +1,5 @@
-//! Real chaos: worker processes on one store, killed and paused at random while they work, people who decide and settle doubts,
-//! and a far side that counts. What must hold at the end: no non-idempotent write arrived twice, no run is lost, and the record
+//! Real chaos: worker processes on one store, killed and paused at random while they work, a store that breaks under them, people
+//! who decide and settle doubts, and a far side that counts. What must hold at the end: no non-idempotent write arrived twice, no run is lost, and the record
 //! says nothing that the far side contradicts.
 
 use crate::home::{Home, Running};
@@ -10,13 +10,15 @@ use axum::{
     http::{HeaderMap, StatusCode},
     routing::{get, post},
 };
+use jiff::Timestamp;
 use leasehold::{
     Decision, Resolution, Runtime, StartRun,
     run::{Effect, Outcome, Principal, Reason, ResolutionKind, RunId, State, Story, Via},
     store::{Filter, Listed, Store},
 };
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
+    pin::Pin,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -43,8 +45,10 @@ pub struct Report {
     pub kills: usize,
     /// SIGSTOPs past the lease.
     pub pauses: usize,
-    /// Disturbances of the store.
-    pub outages: usize,
+    /// Disturbances of the store, by name.
+    pub outages: BTreeMap<&'static str, usize>,
+    /// Workers that ended by themselves, because the store was away when they started, and were started again.
+    pub restarts: usize,
     /// Runs enqueued.
     pub runs: usize,
     /// Runs by the state and reason they ended in.
@@ -70,11 +74,12 @@ impl Report {
             self.settled_after_ms.get((last as f64 * q).round() as usize).copied().unwrap_or_default()
         };
         format!(
-            "{} runs, {} kills, {} pauses, {} outages; {} doubts settled by people, {} late outcomes; from a kill to settlement p50 {} ms, p99 {} ms; arrived {:?}; ended {:?}; violations {}",
+            "{} runs, {} kills, {} pauses, outages {:?}, {} workers started again; {} doubts settled by people, {} late outcomes; from a kill to settlement p50 {} ms, p99 {} ms; arrived {:?}; ended {:?}; violations {}",
             self.runs,
             self.kills,
             self.pauses,
             self.outages,
+            self.restarts,
             self.doubts,
             self.late_outcomes,
             at(0.5),
@@ -179,7 +184,7 @@ approval = "{approval}"
 method = "POST"
 url = "http://127.0.0.1:{port}/write/{name}"
 parameters = {{ type = "object", properties = {{ text = {{ type = "string" }} }}, required = ["text"] }}
-timeout = "1s"
+timeout = "4s"
 {}
 "#,
             if asked { verify.as_str() } else { "" }
@@ -197,8 +202,16 @@ fn script() -> String {
     text
 }
 
-/// Something that disturbs the store itself, and says whether it did.
-pub type Outage = Box<dyn Fn() -> bool + Send + Sync>;
+/// Something that disturbs the store itself; it ends when the store can be reached again.
+pub struct Outage {
+    /// What it is.
+    pub name: &'static str,
+    /// Does it.
+    pub strike: Box<dyn Fn() -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>,
+}
+
+/// Every so many blows, one meets the store.
+const OUTAGE_EVERY: usize = 25;
 
 /// Runs the plan on a home whose store has this URL; `store` is the test's own connection to it.
 ///
@@ -210,7 +223,7 @@ pub async fn run(
     store: Arc<dyn Store>,
     runtime: &Runtime,
     plan: &Plan,
-    outage: Option<Outage>,
+    outages: &[Outage],
 ) -> std::io::Result<Report> {
     let book = Book::default();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
@@ -228,6 +241,8 @@ pub async fn run(
     let mut orphans: HashMap<RunId, Instant> = HashMap::new();
     let started = Instant::now();
     let mut next_blow = Instant::now() + Duration::from_secs(1);
+    let mut blows = 0;
+    let mut next_outage = outages.iter().cycle();
     let mut quiet_since = None;
     loop {
         let disturbing = started.elapsed() < plan.lasts;
@@ -252,7 +267,21 @@ pub async fn run(
         if disturbing && Instant::now() >= next_blow {
             next_blow = Instant::now() + Duration::from_millis(chance.u64(50..600));
             let worker = chance.usize(..workers.len());
+            blows += 1;
+            for (index, worker) in workers.iter_mut().enumerate() {
+                if worker.has_ended() {
+                    paused.retain(|(p, _)| *p != index);
+                    *worker = home.start(&["worker"], None);
+                    report.restarts += 1;
+                }
+            }
             match chance.u32(..100) {
+                _ if blows % OUTAGE_EVERY == 0 => {
+                    if let Some(outage) = next_outage.next() {
+                        (outage.strike)().await;
+                        *report.outages.entry(outage.name).or_default() += 1;
+                    }
+                }
                 0..70 => {
                     paused.retain(|(p, _)| *p != worker);
                     let pid = format!(":{}", workers[worker].id());
@@ -265,18 +294,11 @@ pub async fn run(
                     workers[worker] = home.start(&["worker"], None);
                     report.kills += 1;
                 }
-                70..97 => {
+                _ => {
                     if !paused.iter().any(|(p, _)| *p == worker) {
                         workers[worker].signal("STOP");
                         paused.push((worker, Instant::now() + plan.ttl.mul_f64(1.0 + chance.f64())));
                         report.pauses += 1;
-                    }
-                }
-                _ => {
-                    if let Some(outage) = &outage
-                        && outage()
-                    {
-                        report.outages += 1;
                     }
                 }
             }
@@ -322,6 +344,9 @@ fn settle_clocks(orphans: &mut HashMap<RunId, Instant>, open: &[Listed], report:
     });
 }
 
+/// A doubt is left alone for so long: longer than most pauses are.
+const DOUBT_RESTS: jiff::SignedDuration = jiff::SignedDuration::from_millis(2_500);
+
 /// People approve what waits, and settle doubts by looking at the far side. Nobody says "not landed": a process that is paused
 /// between its check and its entry could still send the write, which is the documented exception.
 async fn people(runtime: &Runtime, book: &Book, open: &[Listed], report: &mut Report) {
@@ -336,7 +361,8 @@ async fn people(runtime: &Runtime, book: &Book, open: &[Listed], report: &mut Re
                 // Somebody was faster, or the store is away: the next round looks again.
                 runtime.decide(row.id, decision).await.ok();
             }
-            ("dead", Some("write_in_doubt")) => {
+            // A while after, so that a process which was only paused can say what it knows.
+            ("dead", Some("write_in_doubt")) if Timestamp::now().duration_since(row.since) > DOUBT_RESTS => {
                 let Ok(Some(snapshot)) = runtime.store().load(row.id).await else { continue };
                 let Some(fence) = snapshot.fence.filter(|_| snapshot.reason == Some(Reason::WriteInDoubt)) else { continue };
                 let landed = book.with(|all| all.contains_key(&fence.idempotency_key));

@@ -332,6 +332,11 @@ impl Running {
         }
     }
 
+    /// Whether it has ended, by itself or not.
+    pub fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
     /// SIGKILL, and waits until it is gone.
     pub fn kill(&mut self) {
         // One that is gone already is as dead as it should be.

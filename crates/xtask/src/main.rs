@@ -1,9 +1,10 @@
 //! The proofs as one command.
 //!
-//! `cargo xtask proof [--short]` runs all of them and prints a table; `model`, `simulate [from..to]`, `crash-points`, `walk` and
-//! `mutants [name]` run one. What `docs/testing.md` says was printed here.
+//! `cargo xtask proof [--short]` runs all of them and prints a table; `model`, `simulate [from..to]`, `crash-points`, `walk`,
+//! `chaos [seconds]` and `mutants [name]` run one; `mutate` is mutation testing of the core by a general tool. What `docs/testing.md` says was printed here.
 
 mod mutants;
+mod mutate;
 mod tests;
 
 use anyhow::{Context as _, bail};
@@ -39,9 +40,13 @@ fn main() -> anyhow::Result<()> {
         }
         ["crash-points"] => print(&[tests::crash_points()?]),
         ["walk"] => print(&[tests::walk(if short { 6_000 } else { 60_000 })?]),
+        ["chaos"] => print(&[tests::chaos(if short { 60 } else { 1_800 })?]),
+        ["chaos", seconds] => print(&[tests::chaos(seconds.parse()?)?]),
         ["mutants"] => mutants::run(None),
         ["mutants", only] => mutants::run(Some(only)),
-        _ => bail!("proof | model | simulate [from..to] | crash-points | walk | mutants [name], each with --short"),
+        ["mutate"] => mutate::run(&[]),
+        ["mutate", only @ ..] => mutate::run(&only.iter().flat_map(|file| ["--file", file]).collect::<Vec<_>>()),
+        _ => bail!("proof | model | simulate [from..to] | crash-points | walk | chaos [seconds] | mutants [name] | mutate [files], each with --short"),
     }
 }
 
@@ -73,6 +78,7 @@ fn proof(short: bool) -> anyhow::Result<()> {
         tests::crash_points()?,
         simulate(if short { 0..200 } else { 0..20_000 })?,
         tests::walk(if short { 6_000 } else { 60_000 })?,
+        tests::chaos(if short { 60 } else { 1_800 })?,
     ];
     print(&lines)?;
     if short { Ok(()) } else { mutants::run(None) }

@@ -1,7 +1,7 @@
 //! Broken on purpose: each guard is taken out in a copy of the tree, and the test named beside it must turn red.
 
 use crate::{
-    root,
+    mutate, root,
     tests::{Named, Ran, run as run_test},
 };
 use anyhow::{Context as _, bail};
@@ -15,21 +15,25 @@ struct Mutant {
     test: Named,
 }
 
-const MODEL: Named = Named { target: Some("model_check"), name: "no_history_within_small_bounds_breaks_an_invariant" };
-const MEMORY: Named = Named { target: Some("conformance"), name: "the_memory_store_keeps_the_contract" };
-const LOST: Named =
-    Named { target: Some("crash_points"), name: "an_answer_lost_at_any_commit_changes_nothing_that_a_run_does" };
-const DEATHS: Named = Named {
-    target: Some("crash_points"),
-    name: "a_process_that_dies_at_any_commit_or_effect_boundary_leaves_a_run_that_ends_with_each_write_made_once",
+const MODEL: Named = Named::of("model_check", "no_history_within_small_bounds_breaks_an_invariant");
+const MEMORY: Named = Named::of("conformance", "the_memory_store_keeps_the_contract");
+const LOST: Named = Named::of("crash_points", "an_answer_lost_at_any_commit_changes_nothing_that_a_run_does");
+const DEATHS: Named = Named::of(
+    "crash_points",
+    "a_process_that_dies_at_any_commit_or_effect_boundary_leaves_a_run_that_ends_with_each_write_made_once",
+);
+const DRILL: Named = Named {
+    package: "leasehold-server",
+    target: Some("drill"),
+    name: "the_bundled_site_survives_every_point_and_the_configured_one_is_not_touched",
 };
 
 const fn segment(name: &'static str) -> Named {
-    Named { target: Some("cases_core_segment"), name }
+    Named::of("cases_core_segment", name)
 }
 
 const fn late(name: &'static str) -> Named {
-    Named { target: Some("late_words"), name }
+    Named::of("late_words", name)
 }
 
 const RUN: &str = "crates/leasehold/src/run";
@@ -99,10 +103,10 @@ fn mutants() -> Vec<Mutant> {
             "clockwork.rs",
             "    match &row.fence {\n        Some(fence) if fence.effect == Effect::NonIdempotentWrite => {",
             "    match &row.fence {\n        _ if row.cancel_requested => Verdict::Cancelled,\n        Some(fence) if fence.effect == Effect::NonIdempotentWrite => {",
-            Named {
-                target: Some("core_run"),
-                name: "a_cancel_in_flight_then_an_expiry_with_a_verifiable_fence_is_never_stamped_again_and_ends_cancelled",
-            },
+            Named::of(
+                "core_run",
+                "a_cancel_in_flight_then_an_expiry_with_a_verifiable_fence_is_never_stamped_again_and_ends_cancelled",
+            ),
         ),
         m(
             "verdict: requeued under a non-idempotent fence that cannot be asked",
@@ -237,6 +241,13 @@ fn mutants() -> Vec<Mutant> {
             "if false && self.row.fence.as_ref().is_some_and(|f| self.is_own(f, &call_id)) {",
             late("a_repeat_that_could_not_be_stamped_is_no_word_on_the_entry_before_it"),
         ),
+        m(
+            "an interrupted write is simply made again: the drill's exit code says so",
+            "../run/holder.rs",
+            "effect: entry.effect,",
+            "effect: Effect::IdempotentWrite,",
+            DRILL,
+        ),
     ]
 }
 
@@ -265,11 +276,15 @@ impl Copy {
 pub(crate) fn run(only: Option<&str>) -> anyhow::Result<()> {
     let root = root();
     let copy = Copy::of(&root)?;
+    // What is in the core is seen by the core's own tests, in a crate that is built in no time.
+    let core = mutate::core(&root, "mutants")?;
     let mut out = std::io::stdout().lock();
     let chosen: Vec<Mutant> = mutants().into_iter().filter(|m| only.is_none_or(|only| m.name.contains(only))).collect();
     let mut green = Vec::new();
     for mutant in &chosen {
-        let file = copy.0.path().join(RUN).join(mutant.file);
+        let in_core = !mutant.file.starts_with("..");
+        let place = if in_core { core.as_path() } else { copy.0.path() };
+        let file = if in_core { core.join("src/run") } else { copy.0.path().join(RUN) }.join(mutant.file);
         let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
         if text.matches(mutant.find).count() != 1 {
             bail!(
@@ -280,7 +295,8 @@ pub(crate) fn run(only: Option<&str>) -> anyhow::Result<()> {
             );
         }
         fs::write(&file, text.replacen(mutant.find, mutant.replace, 1))?;
-        let ran = run_test(copy.0.path(), &mutant.test, &[]);
+        let target = if in_core { core.join("target") } else { root.join("target") };
+        let ran = run_test(place, &target, &mutant.test, &[]);
         fs::write(&file, text)?;
         let ran = ran?;
         let verdict = verdict(&ran);
@@ -291,10 +307,12 @@ pub(crate) fn run(only: Option<&str>) -> anyhow::Result<()> {
             green.push(mutant.name);
         }
     }
-    // The copy as it is, without a mutation: the tests are red because of it and of nothing else.
-    let unbroken = run_test(copy.0.path(), &MODEL, &[])?;
-    if verdict(&unbroken) != "green" {
-        bail!("the copy itself is red:\n{}", unbroken.output);
+    // The copies as they are, without a mutation: the tests are red because of it and of nothing else.
+    for (place, target) in [(core.as_path(), core.join("target")), (copy.0.path(), root.join("target"))] {
+        let unbroken = run_test(place, &target, &MODEL, &[])?;
+        if verdict(&unbroken) != "green" {
+            bail!("the copy itself is red:\n{}", unbroken.output);
+        }
     }
     if !green.is_empty() {
         bail!("{} of {} mutants live: {green:?}", green.len(), chosen.len());

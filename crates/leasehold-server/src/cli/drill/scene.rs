@@ -27,7 +27,7 @@ use tokio::process::Child;
 /// How long a settled run is watched for an entry that should not come.
 const AFTERWARDS: Duration = Duration::from_millis(500);
 /// How long the answer of a worker that goes on may need into the record.
-const LATE: Duration = Duration::from_secs(10);
+const LATE: Duration = Duration::from_secs(30);
 
 /// So that a worker which is to be stopped writes nothing but renewals.
 const ONLY_RENEWS: [(&str, &str); 1] = [("LEASEHOLD_LEASE_SWEEP_INTERVAL", "1h")];
@@ -108,12 +108,20 @@ impl Play<'_> {
             return Ok(None);
         }
         let id = self.id.to_string();
-        let said = self.children.output(&["worker", "--once", &id]).await?;
-        let row = self.row().await?;
-        match (row.state, row.turn.and_then(|turn| turn.digest)) {
-            (State::WaitingForApproval, Some(digest)) => Ok(Some(digest)),
-            (state, _) => {
-                Err(Failure::refused(format!("the run did not wait for a person, it is {state}: {}", said.err.trim())))
+        let since = Instant::now();
+        loop {
+            let said = self.children.output(&["worker", "--once", &id]).await?;
+            let row = self.row().await?;
+            match (row.state, row.turn.and_then(|turn| turn.digest)) {
+                (State::WaitingForApproval, Some(digest)) => return Ok(Some(digest)),
+                // On a machine that is busy, or a disk that is slow, a worker may lose its lease; the next one goes on.
+                (State::Queued | State::Running, _) if since.elapsed() < self.patience => tokio::time::sleep(LOOK).await,
+                (state, _) => {
+                    return Err(Failure::refused(format!(
+                        "the run did not wait for a person, it is {state}: {}",
+                        said.err.trim()
+                    )));
+                }
             }
         }
     }
@@ -176,6 +184,10 @@ impl Play<'_> {
             tokio::time::sleep(LOOK).await;
             late = self.has_late_entry().await?;
         }
+        if late {
+            // Its word may have put the run back into the queue, and it may have claimed it: a kill now would be another blow.
+            self.until_at_rest().await?;
+        }
         worker.kill().await?;
         Ok(late)
     }
@@ -219,12 +231,16 @@ impl Play<'_> {
 
     /// Another worker works until nothing happens any more by itself.
     async fn to_its_rest(&self) -> Result<(), Failure> {
-        let at_rest = |row: &Snapshot| row.state.is_settled() || row.state == State::Dead;
         let mut worker = self.children.start(&["worker"], &[])?;
-        self.until("the run did not come to rest", async || Ok(at_rest(&self.row().await?))).await?;
+        self.until_at_rest().await?;
         tokio::time::sleep(AFTERWARDS).await;
         worker.kill().await?;
         Ok(())
+    }
+
+    async fn until_at_rest(&self) -> Result<(), Failure> {
+        let at_rest = |row: &Snapshot| row.state.is_settled() || row.state == State::Dead;
+        self.until("the run did not come to rest", async || Ok(at_rest(&self.row().await?))).await
     }
 
     async fn until(&self, otherwise: &str, holds: impl AsyncFn() -> Result<bool, Failure>) -> Result<(), Failure> {

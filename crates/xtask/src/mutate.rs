@@ -1,0 +1,104 @@
+//! Mutation testing of the pure core: `run/`, its tests and the model explorer make a small crate of their own, which a general tool
+//! (cargo-mutants) changes at every place it knows. What no test there notices is listed.
+
+use crate::root;
+use anyhow::{Context as _, bail};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// The tool, as it was run for the figures.
+const TOOL: &str = "cargo-mutants@27.1.0";
+/// What the core and its tests need of the workspace's dependencies.
+const NEEDS: [&str; 10] =
+    ["fastrand", "jiff", "proptest", "rustix", "serde", "serde_json", "serde_json_canonicalizer", "sha2", "strum", "thiserror"];
+
+/// Makes the crate and lets the tool loose on it; `arguments` go to the tool.
+pub(crate) fn run(arguments: &[&str]) -> anyhow::Result<()> {
+    let root = root();
+    let tool = installed(&root)?;
+    let core = core(&root, "mutate")?;
+    let status = Command::new(tool)
+        .args(["mutants", "--dir"])
+        .arg(&core)
+        .args(["--output"])
+        .arg(root.join("target"))
+        .args(["--no-shuffle", "--colors", "never", "--minimum-test-timeout", "300"])
+        .args(arguments)
+        .status()
+        .context("cargo-mutants does not start")?;
+    match status.code() {
+        // 2: some were not noticed; 3: some ran for ever, which is noticed. They are listed in target/mutants.out.
+        Some(0 | 2 | 3) => Ok(()),
+        other => bail!("cargo-mutants ended with {other:?}"),
+    }
+}
+
+fn installed(root: &Path) -> anyhow::Result<PathBuf> {
+    let tools = root.join("target/tools");
+    let tool = tools.join("bin/cargo-mutants");
+    if !tool.is_file() {
+        let installed = Command::new("cargo").args(["install", TOOL, "--locked", "--root"]).arg(&tools).status()?;
+        if !installed.success() {
+            bail!("{TOOL} could not be installed in {}", tools.display());
+        }
+    }
+    Ok(tool)
+}
+
+/// A crate of the name `leasehold` with nothing in it but the core.
+pub(crate) fn core(root: &Path, name: &str) -> anyhow::Result<PathBuf> {
+    let workspace: toml::Table = fs::read_to_string(root.join("Cargo.toml"))?.parse()?;
+    let known = workspace.get("workspace").and_then(|w| w.get("dependencies")).and_then(|d| d.as_table());
+    let known = known.context("the workspace has no dependencies")?;
+    let mut dependencies = toml::Table::new();
+    for name in NEEDS.into_iter().chain(["uuid"]) {
+        dependencies.insert(name.into(), known.get(name).with_context(|| format!("no `{name}` in the workspace"))?.clone());
+    }
+    let table = toml::toml! {
+        [package]
+        name = "leasehold"
+        version = "0.0.0"
+        edition = "2024"
+        publish = false
+        [workspace]
+        [profile.dev]
+        debug = false
+        opt-level = 1
+    };
+    let mut manifest = table;
+    manifest.insert("dependencies".into(), dependencies.into());
+    let core = root.join("target").join(name).join("crates/leasehold");
+    for old in ["src", "tests"].map(|old| core.join(old)).into_iter().filter(|old| old.exists()) {
+        fs::remove_dir_all(old)?;
+    }
+    let from = root.join("crates/leasehold");
+    copy(&from.join("src/run"), &core.join("src/run"))?;
+    copy(&from.join("tests/core_run"), &core.join("tests/core_run"))?;
+    copy(&from.join("tests/golden"), &core.join("tests/golden"))?;
+    copy(&root.join("crates/leasehold-testkit/src/model"), &core.join("tests/model_check/model"))?;
+    copy(&root.join("docs"), &root.join("target").join(name).join("docs"))?;
+    fs::copy(from.join("src/clock.rs"), core.join("src/clock.rs"))?;
+    fs::write(core.join("src/lib.rs"), "pub mod clock;\npub mod run;\n")?;
+    let check = fs::read_to_string(from.join("tests/model_check.rs"))?;
+    fs::write(core.join("tests/model_check/main.rs"), check.replacen("use leasehold_testkit::model;", "mod model;", 1))?;
+    fs::write(core.join("Cargo.toml"), toml::to_string(&manifest)?)?;
+    fs::copy(root.join("Cargo.lock"), core.join("Cargo.lock"))?;
+    Ok(core)
+}
+
+fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from).with_context(|| from.display().to_string())? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), &target)?;
+        }
+    }
+    Ok(())
+}
