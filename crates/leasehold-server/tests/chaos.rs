@@ -75,7 +75,8 @@ fn cut(cluster: &Arc<Cluster>) -> Outage {
     let strike = move || {
         let cluster = Arc::clone(&cluster);
         Box::pin(async move {
-            let all = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname LIKE 't\\_%' AND pid <> pg_backend_pid()";
+            let all =
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname LIKE 't\\_%' AND pid <> pg_backend_pid()";
             cluster.execute("postgres", all).await.expect("a superuser may");
         }) as Pin<Box<dyn Future<Output = ()> + Send>>
     };

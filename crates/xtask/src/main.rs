@@ -46,7 +46,9 @@ fn main() -> anyhow::Result<()> {
         ["mutants", only] => mutants::run(Some(only)),
         ["mutate"] => mutate::run(&[]),
         ["mutate", only @ ..] => mutate::run(&only.iter().flat_map(|file| ["--file", file]).collect::<Vec<_>>()),
-        _ => bail!("proof | model | simulate [from..to] | crash-points | walk | chaos [seconds] | mutants [name] | mutate [files], each with --short"),
+        _ => bail!(
+            "proof | model | simulate [from..to] | crash-points | walk | chaos [seconds] | mutants [name] | mutate [files], each with --short"
+        ),
     }
 }
 
