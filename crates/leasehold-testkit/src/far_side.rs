@@ -26,6 +26,8 @@ pub struct Arrived {
     pub headers: HeaderMap,
     /// Its body.
     pub body: Bytes,
+    /// When.
+    pub at: jiff::Timestamp,
 }
 
 impl Arrived {
@@ -114,7 +116,7 @@ impl FarSide {
 
 async fn handle(State(shared): State<Arc<Shared>>, method: Method, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
     let released = shared.released.notified();
-    shared.arrived.send_modify(|all| all.push(Arrived { method, uri, headers, body }));
+    shared.arrived.send_modify(|all| all.push(Arrived { method, uri, headers, body, at: jiff::Timestamp::now() }));
     let then = shared.then.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
     match then {
         None => (StatusCode::OK, "ok").into_response(),

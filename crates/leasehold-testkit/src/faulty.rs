@@ -3,7 +3,7 @@
 
 use jiff::Timestamp;
 use leasehold::{
-    run::{Claimer, Entry, RunId, Snapshot},
+    run::{Claimer, Entry, LeaseTime, RunId, Snapshot},
     store::{
         Answer, Choose, Chosen, Filter, Held, Insert, Inserted, Lapsed, Listed, Look, ReadError, Renewer, Store, Unavailable,
         Wanted, Write,
@@ -257,8 +257,11 @@ impl Store for FaultyStore {
     async fn next_due(&self, agents: &[String]) -> Result<Option<Timestamp>, Unavailable> {
         self.through(Op::Query, None, self.inner.next_due(agents)).await
     }
-    async fn lapsed(&self, after: Option<RunId>, limit: usize) -> Result<Vec<Lapsed>, Unavailable> {
-        self.through(Op::Query, None, self.inner.lapsed(after, limit)).await
+    async fn now(&self) -> Result<LeaseTime, Unavailable> {
+        self.through(Op::Query, None, self.inner.now()).await
+    }
+    async fn lapsed(&self, ttl: Duration, after: Option<RunId>, limit: usize) -> Result<Vec<Lapsed>, Unavailable> {
+        self.through(Op::Query, None, self.inner.lapsed(ttl, after, limit)).await
     }
     async fn overdue(&self, now: Timestamp, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>, Unavailable> {
         self.through(Op::Query, None, self.inner.overdue(now, after, limit)).await

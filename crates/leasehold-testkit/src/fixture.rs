@@ -248,10 +248,11 @@ pub fn foreign(row: &Snapshot, text: &str) -> Write {
     Write { lease: LeaseOp::Keep, ..record(row, text) }
 }
 
-/// The expiry of a held row whose lease was seen to end at its `expires_at`: back to the queue.
-pub fn expire(row: &Snapshot, foreign_watched: bool) -> Write {
+/// The expiry of a held row whose lease was seen to end at its `expires_at`, perhaps watched for a ttl: back to the queue.
+pub fn expire(row: &Snapshot, watched: bool) -> Write {
     let mut write = record(row, "expired");
-    write.guard.expiry = row.lease.as_ref().map(|l| ExpiryGuard { expires_at: l.expires_at.clone(), foreign_watched });
+    write.guard.expiry =
+        row.lease.as_ref().map(|l| ExpiryGuard { expires_at: l.expires_at.clone(), watched: watched.then_some(TTL) });
     write.next = Snapshot { state: State::Queued, epoch: row.epoch + 1, lease: None, ..write.next };
     write.lease = LeaseOp::Drop;
     write

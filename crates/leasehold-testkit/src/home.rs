@@ -179,7 +179,14 @@ timeout = "{}"
     /// # Panics
     /// The command does not start.
     pub fn start(&self, arguments: &[&str], stop_at: Option<&str>) -> Running {
-        let mut command = self.command(arguments);
+        self.start_as(self.command(arguments), stop_at)
+    }
+
+    /// The same with a command that the caller has changed.
+    ///
+    /// # Panics
+    /// The command does not start.
+    pub fn start_as(&self, mut command: Command, stop_at: Option<&str>) -> Running {
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let mark = self.path().join("stopped");
         if let Some(point) = stop_at {

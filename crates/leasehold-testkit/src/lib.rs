@@ -1,6 +1,6 @@
 //! Test support for leasehold: the store contract as tests ([`conformance`]), a store that fails on command ([`FaultyStore`]), a
 //! small recorded world to run agents in ([`world`]), a far side that counts what arrives ([`far_side`]), a model server that
-//! somebody else wrote ([`aimock`]), and throw-away PostgreSQL servers ([`postgres`]).
+//! somebody else wrote ([`aimock`]), wall clocks that are wrong ([`wall_clock`]), and throw-away PostgreSQL servers ([`postgres`]).
 
 pub mod aimock;
 pub mod chaos;
@@ -15,6 +15,7 @@ pub mod model;
 pub mod park;
 pub mod postgres;
 pub mod simulation;
+pub mod wall_clock;
 pub mod world;
 
 pub use drill::{DrillReport, DrillRow, drill};

@@ -55,7 +55,7 @@ async fn a_lost_store_answers_nothing_until_it_is_healed() {
     store.lose();
     assert!(matches!(store.load(row.id).await, Err(ReadError::Unavailable(_))));
     store.journal(row.id, 0, 1).await.unwrap_err();
-    store.lapsed(None, 1).await.unwrap_err();
+    store.lapsed(TTL, None, 1).await.unwrap_err();
     store.renewer().unwrap().renew(&[], TTL).unwrap_err();
     store.renewer().unwrap().look(&[]).unwrap_err();
     store.heal();

@@ -92,6 +92,7 @@ pub struct Runtime {
     probe: Option<Arc<dyn Probe>>,
     live: Option<UnboundedSender<Live>>,
     stop: CancellationToken,
+    pub(crate) leave: CancellationToken,
 }
 
 /// What is asked of a new run.
@@ -387,6 +388,7 @@ impl Runtime {
             probe: config.probe,
             live: config.live,
             stop: CancellationToken::new(),
+            leave: CancellationToken::new(),
         }
     }
 
@@ -420,6 +422,7 @@ impl Runtime {
             probe: self.probe.clone(),
             live: self.live.clone(),
             stop: self.stop.clone(),
+            leave: self.leave.clone(),
         }
     }
 

@@ -97,6 +97,10 @@ impl ManualClock {
     pub fn step_wall(&self, by_ms: i64) {
         self.wall_ms.fetch_add(by_ms, Ordering::SeqCst);
     }
+    /// The boot-time clock alone steps, as a database's clock may that it stands for.
+    pub fn step_boot(&self, by_ns: i64) {
+        self.boot_ns.fetch_add(by_ns, Ordering::SeqCst);
+    }
     /// Another boot.
     pub fn reboot(&self, id: &'static str) {
         self.boot_ns.store(1_000_000_000, Ordering::SeqCst);

@@ -8,7 +8,7 @@ use leasehold::{
         tool::{Approval, Arguments, WriteAnswer, WriteEffect, WritePermit},
         unrecorded::WRITE_WITHOUT_DURABLE_EXECUTION,
     },
-    run::{CallId, Fence, Outcome, RunId, State, Via, WriteId},
+    run::{CallId, Entry, EntryBody, Fence, Outcome, RunId, State, Via, WriteId},
     store::{Filter, Held, Store, Write, sqlite::SqliteStore},
     worker::{Point, SegmentError},
 };
@@ -494,6 +494,34 @@ async fn stamped_and_then_out_of_trust_is_not_started_and_no_doubt() {
             assert!(world.kinds(id).await.contains(&"write_not_started"));
             assert_eq!(recorder.count("ledger.append"), 1);
         }
+    }
+}
+
+#[tokio::test]
+async fn two_processes_of_one_name_are_strangers_to_each_others_runs() {
+    for faulty in Faulty::each() {
+        let recorder = Recorder::default();
+        let park = Park::in_tool();
+        let old = faulty.world(APPEND).process("web:1");
+        let old = old.tool(append(&recorder).inside(park.clone()).tool(Approval::None)).build();
+        let id = enqueue(&old).await;
+        let segment = old.runtime.claim(id).await.expect("claimed").spawn();
+        park.reached().await;
+        faulty.faults.arm(Fault::on(Op::Renew, How::Before));
+        let new = faulty.second(APPEND).process("web:1").tool(append(&recorder).tool(Approval::None)).build();
+        new.runtime.sweep(10, false).await.expect("swept");
+        assert!(new.runtime.claim(id).await.is_err(), "it is held, and not by this one");
+        assert_eq!((new.row(id).await.state, new.row(id).await.epoch), (State::Running, 1));
+        new.lapse().await;
+        assert_eq!(new.row(id).await.reason.expect("dead").as_str(), "write_in_doubt", "not gone on with");
+        park.release();
+        assert!(matches!(segment.await.expect("joined"), Err(SegmentError::Lost(_))));
+        assert!(old.runtime.engine().late_outcomes_recorded(Duration::from_secs(20)).await);
+        assert_eq!(new.claim(id).await.expect("held").state, State::Completed);
+        let of_segments = |e: &Entry| matches!(e.body, EntryBody::SegmentOpened(_));
+        let holders: Vec<_> = new.entries(id).await.into_iter().filter(of_segments).map(|e| (e.holder, e.epoch)).collect();
+        assert_eq!(holders, [(Some("worker:web:1".to_owned()), 1), (Some("resume:web:1".to_owned()), 3)]);
+        assert_eq!(recorder.count("ledger.append"), 1);
     }
 }
 

@@ -76,7 +76,7 @@ impl Step {
     /// As this store gets it: of an expiry it is told the end that it has itself.
     async fn write(&self, store: &dyn Store) -> Write {
         let seen = store.load(self.before.id).await.unwrap().and_then(|row| row.lease).map(|l| l.expires_at);
-        let expiry = seen.filter(|_| self.expires).map(|expires_at| ExpiryGuard { expires_at, foreign_watched: false });
+        let expiry = seen.filter(|_| self.expires).map(|expires_at| ExpiryGuard { expires_at, watched: None });
         let lease_id = self.before.lease.as_ref().map(|l| l.lease_id);
         Write {
             write_id: self.write_id,
@@ -209,7 +209,7 @@ impl Stores {
         let asked = &agents;
         self.same("due", |s| due(s, asked, now, limit)).await;
         self.same("next due", |s| async move { s.next_due(asked).await.unwrap() }).await;
-        self.same("lapsed", |s| async move { s.lapsed(after, limit).await.unwrap() }).await;
+        self.same("lapsed", |s| async move { s.lapsed(TTL, after, limit).await.unwrap() }).await;
         self.same("overdue", |s| async move { s.overdue(now, after, limit).await.unwrap() }).await;
         let states = rng.choose_multiple([State::Queued, State::Dead, State::WaitingForApproval, State::Cancelled], limit % 4);
         let filter = &Filter { states, duplicates_only: rng.u8(0..5) == 0, ..Filter::default() };

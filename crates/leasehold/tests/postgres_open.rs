@@ -213,7 +213,7 @@ fn tls_server(authority: &Authority) -> Arc<Cluster> {
     let certificate = params.signed_by(&key, &authority.issuer).unwrap().pem();
     let hba = "local all all trust\nhostssl all all 127.0.0.1/32 trust\nhostssl all all ::1/128 trust\n";
     let files = [("server.crt", certificate.as_str()), ("server.key", &key.serialize_pem()), ("pg_hba.conf", hba)];
-    Cluster::own(Version::V15, Extra { settings: &["ssl = on"], files: &files })
+    Cluster::own(Version::V15, Extra { settings: &["ssl = on"], files: &files, ..Extra::default() })
 }
 
 #[tokio::test]

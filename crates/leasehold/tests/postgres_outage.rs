@@ -5,7 +5,7 @@
 
 use leasehold::{
     run::{Snapshot, WriteId},
-    store::{Answer, Held, Store, Write, postgres::PostgresStore},
+    store::{Answer, Held, Lapse, Store, Write, postgres::PostgresStore},
 };
 use leasehold_testkit::{
     fixture::{TTL, insert, record, running},
@@ -343,11 +343,11 @@ async fn a_lease_ends_on_the_databases_clock() {
     let left = end.ns - now;
     assert_eq!(end.clock, "db");
     assert!(left > 0 && left <= i64::try_from(TTL.as_nanos()).unwrap(), "{left}");
-    assert_eq!(store.lapsed(None, 10).await.unwrap(), []);
+    assert_eq!(store.lapsed(TTL, None, 10).await.unwrap(), []);
     // Only the database's clock can end it, and here it is the row that moves.
     client.execute("UPDATE runs SET lease_expires_ns = lease_expires_ns - $1", &[&(left + 1)]).await.unwrap();
-    let lapsed = store.lapsed(None, 10).await.unwrap();
-    assert_eq!((lapsed.len(), lapsed[0].id, lapsed[0].foreign), (1, row.id, false));
+    let lapsed = store.lapsed(TTL, None, 10).await.unwrap();
+    assert_eq!((lapsed.len(), lapsed[0].id, lapsed[0].lapse), (1, row.id, Lapse::Passed));
     let seen = store.load(row.id).await.unwrap().unwrap();
     let expired = leasehold_testkit::fixture::expire(&seen, false);
     assert_eq!(store.write(expired).await.unwrap(), Answer::Applied(None));

@@ -134,7 +134,7 @@ async fn a_row_that_does_not_decode_hides_no_other() {
     store.load(ids[4]).await.unwrap().unwrap();
     assert_eq!(store.list(&Filter::default(), None, 10).await.unwrap().len(), 5);
     file.clock.advance(Duration::from_secs(61));
-    let lapsed: Vec<_> = store.lapsed(None, 10).await.unwrap().iter().map(|l| l.id).collect();
+    let lapsed: Vec<_> = store.lapsed(Duration::from_secs(60), None, 10).await.unwrap().iter().map(|l| l.id).collect();
     assert_eq!(lapsed, ids);
 }
 

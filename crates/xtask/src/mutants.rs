@@ -80,8 +80,8 @@ fn mutants() -> Vec<Mutant> {
         m(
             "expiry: a renewal in between does not win",
             "../store/memory.rs",
-            "lease.expires_at == expiry.expires_at && if foreign",
-            "if foreign",
+            "lease.expires_at == expiry.expires_at && over",
+            "over",
             MEMORY,
         ),
         m(
@@ -242,6 +242,37 @@ fn mutants() -> Vec<Mutant> {
             late("a_repeat_that_could_not_be_stamped_is_no_word_on_the_entry_before_it"),
         ),
         m(
+            "a jump of the store's clock is taken for time that passed",
+            "../worker/reaper.rs",
+            "if jump > ttl / JUMP_PART {",
+            "if false && jump > ttl / JUMP_PART {",
+            Named::of("reaper_clock", "a_jump_of_the_stores_clock_expires_nothing_for_one_ttl_and_then_what_nobody_renewed"),
+        ),
+        m(
+            "a dead lease from before a step back of the store's clock lasts until its end",
+            "../store/mod.rs",
+            "Some(Self::Ahead)",
+            "None",
+            Named::of("reaper_clock", "a_step_back_of_the_stores_clock_lets_no_dead_lease_live_a_ttl_longer"),
+        ),
+        m(
+            "the task of a write does not look at its permit when it runs",
+            "../agent/executor/write.rs",
+            "if permit.check().is_err() {\n            return",
+            "if false && permit.check().is_err() {\n            return",
+            Named::of(
+                "starvation",
+                "a_runtime_that_is_blocked_for_three_leases_at_any_point_before_the_tool_does_not_start_it",
+            ),
+        ),
+        m(
+            "an idempotent write is not handed back at the end of the grace period",
+            "../agent/executor/write.rs",
+            "self.leave.cancelled(), if idempotent",
+            "self.leave.cancelled(), if false && idempotent",
+            Named::of("shutdown", "an_idempotent_write_that_outlasts_the_grace_is_handed_back_and_repeated_with_its_key"),
+        ),
+        m(
             "an interrupted write is simply made again: the drill's exit code says so",
             "../run/holder.rs",
             "effect: entry.effect,",
@@ -284,7 +315,7 @@ pub(crate) fn run(only: Option<&str>) -> anyhow::Result<()> {
     for mutant in &chosen {
         let in_core = !mutant.file.starts_with("..");
         let place = if in_core { core.as_path() } else { copy.0.path() };
-        let file = if in_core { core.join("src/run") } else { copy.0.path().join(RUN) }.join(mutant.file);
+        let file = place.join(RUN).join(mutant.file);
         let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
         if text.matches(mutant.find).count() != 1 {
             bail!(

@@ -48,10 +48,10 @@ fn installed(root: &Path) -> anyhow::Result<PathBuf> {
     Ok(tool)
 }
 
-/// A crate of the name `leasehold` with nothing in it but the core.
+/// A workspace with one crate of the name `leasehold`, and nothing in that but the core.
 pub(crate) fn core(root: &Path, name: &str) -> anyhow::Result<PathBuf> {
-    let workspace: toml::Table = fs::read_to_string(root.join("Cargo.toml"))?.parse()?;
-    let known = workspace.get("workspace").and_then(|w| w.get("dependencies")).and_then(|d| d.as_table());
+    let whole: toml::Table = fs::read_to_string(root.join("Cargo.toml"))?.parse()?;
+    let known = whole.get("workspace").and_then(|w| w.get("dependencies")).and_then(|d| d.as_table());
     let known = known.context("the workspace has no dependencies")?;
     let mut dependencies = toml::Table::new();
     for name in NEEDS.into_iter().chain(["uuid"]) {
@@ -63,14 +63,19 @@ pub(crate) fn core(root: &Path, name: &str) -> anyhow::Result<PathBuf> {
         version = "0.0.0"
         edition = "2024"
         publish = false
+    };
+    let workspace = toml::toml! {
         [workspace]
+        resolver = "3"
+        members = ["crates/leasehold"]
         [profile.dev]
         debug = false
         opt-level = 1
     };
     let mut manifest = table;
     manifest.insert("dependencies".into(), dependencies.into());
-    let core = root.join("target").join(name).join("crates/leasehold");
+    let home = root.join("target").join(name);
+    let core = home.join("crates/leasehold");
     for old in ["src", "tests"].map(|old| core.join(old)).into_iter().filter(|old| old.exists()) {
         fs::remove_dir_all(old)?;
     }
@@ -79,14 +84,16 @@ pub(crate) fn core(root: &Path, name: &str) -> anyhow::Result<PathBuf> {
     copy(&from.join("tests/core_run"), &core.join("tests/core_run"))?;
     copy(&from.join("tests/golden"), &core.join("tests/golden"))?;
     copy(&root.join("crates/leasehold-testkit/src/model"), &core.join("tests/model_check/model"))?;
-    copy(&root.join("docs"), &root.join("target").join(name).join("docs"))?;
+    // A generated page is compared with what the core says.
+    copy(&root.join("docs"), &home.join("docs"))?;
     fs::copy(from.join("src/clock.rs"), core.join("src/clock.rs"))?;
     fs::write(core.join("src/lib.rs"), "pub mod clock;\npub mod run;\n")?;
     let check = fs::read_to_string(from.join("tests/model_check.rs"))?;
     fs::write(core.join("tests/model_check/main.rs"), check.replacen("use leasehold_testkit::model;", "mod model;", 1))?;
     fs::write(core.join("Cargo.toml"), toml::to_string(&manifest)?)?;
-    fs::copy(root.join("Cargo.lock"), core.join("Cargo.lock"))?;
-    Ok(core)
+    fs::write(home.join("Cargo.toml"), toml::to_string(&workspace)?)?;
+    fs::copy(root.join("Cargo.lock"), home.join("Cargo.lock"))?;
+    Ok(home)
 }
 
 fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {

@@ -79,13 +79,17 @@ impl<'a> Local<'a> {
             ));
         }
         if let Some(run) = swept.shared.first() {
-            return Err(Failure::usage(format!(
-                "{}: the lease of run {run} is renewed by another machine: a SQLite store belongs to one machine; give each its own \
-                 file",
-                local.runtime.store().describe()
-            )));
+            return Err(local.shared(*run));
         }
         Ok(local)
+    }
+
+    /// The lease of this run is renewed on another clock than this machine's.
+    pub(crate) fn shared(&self, run: RunId) -> Failure {
+        Failure::usage(format!(
+            "{}: the lease of run {run} is renewed by another machine: a SQLite store belongs to one machine; give each its own file",
+            self.runtime.store().describe()
+        ))
     }
 
     /// Opens the store.

@@ -73,6 +73,9 @@ pub(crate) async fn worker(context: &Context, args: WorkerArgs) -> Outcome {
         }
     };
     worked_words(&worked);
+    if let Some(run) = worked.shared {
+        return Err(local.shared(run));
+    }
     if drain && only.is_none() {
         of_other_agents(&local).await;
     }
@@ -169,7 +172,8 @@ pub(crate) async fn reap(context: &Context, args: ReapArgs) -> Outcome {
     }));
     if swept.watched > 0 {
         terminal::note(format!(
-            "{} of an earlier boot of this machine: watched for one ttl before they count as ended",
+            "{} of an earlier boot of this machine, or from before the store's clock stepped back: a worker watches them for one ttl \
+             before they count as ended",
             swept.watched
         ));
     }

@@ -206,6 +206,13 @@ pub(super) async fn a_lease_of_another_boot_ends_only_when_watched(world: World)
     world.apply(expire(&row, true)).await;
 }
 
+pub(super) async fn a_lease_that_ends_later_than_one_granted_now_ends_only_when_watched(world: World) {
+    let row = world.add(running("a")).await;
+    world.clock.step_boot(-1);
+    refused_with(&world, expire(&row, false), Answer::Moved).await;
+    world.apply(expire(&row, true)).await;
+}
+
 pub(super) async fn a_lease_of_this_boot_is_not_ended_by_watching(world: World) {
     let row = world.add(running("a")).await;
     refused_with(&world, expire(&row, true), Answer::Moved).await;

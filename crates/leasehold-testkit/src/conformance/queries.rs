@@ -3,9 +3,10 @@
 use super::World;
 use crate::fixture::{EXTREME, TTL, at, completed, full, in_doubt, queued, running, waiting};
 use leasehold::{
+    clock::BootClock as _,
     limits::PAGE_MAX,
-    run::{Claimer, RunId, Snapshot, State},
-    store::Filter,
+    run::{Claimer, LeaseTime, RunId, Snapshot, State},
+    store::{Filter, Lapse},
 };
 use std::time::Duration;
 
@@ -61,28 +62,40 @@ pub(super) async fn lapsed_leases_come_in_id_order_and_pages(world: World) {
     world.add(queued("a")).await;
     world.clock.advance(Duration::from_secs(1));
     world.add(running("a")).await;
-    assert_eq!(world.store.lapsed(None, 10).await.unwrap(), []);
+    assert_eq!(world.store.lapsed(TTL, None, 10).await.unwrap(), []);
     world.clock.advance(TTL - Duration::from_secs(1));
-    let all = world.store.lapsed(None, 10).await.unwrap();
+    let all = world.store.lapsed(TTL, None, 10).await.unwrap();
     assert_eq!(all.iter().map(|l| l.id).collect::<Vec<_>>(), rows.iter().map(|r| r.id).collect::<Vec<_>>());
     for (lapsed, row) in all.iter().zip(&rows) {
         let lease = row.lease.as_ref().unwrap();
-        assert_eq!((lapsed.epoch, lapsed.lease_id, lapsed.foreign), (1, lease.lease_id, false));
+        assert_eq!((lapsed.epoch, lapsed.lease_id, lapsed.lapse), (1, lease.lease_id, Lapse::Passed));
         assert_eq!(lapsed.expires_at, lease.expires_at);
     }
-    assert_eq!(world.store.lapsed(None, 2).await.unwrap(), all[..2]);
-    assert_eq!(world.store.lapsed(Some(rows[1].id), 2).await.unwrap(), all[2..4]);
-    assert_eq!(world.store.lapsed(Some(rows[4].id), 2).await.unwrap(), []);
+    assert_eq!(world.store.lapsed(TTL, None, 2).await.unwrap(), all[..2]);
+    assert_eq!(world.store.lapsed(TTL, Some(rows[1].id), 2).await.unwrap(), all[2..4]);
+    assert_eq!(world.store.lapsed(TTL, Some(rows[4].id), 2).await.unwrap(), []);
 }
 
 pub(super) async fn a_lease_of_another_boot_is_lapsed_and_foreign(world: World) {
     let row = world.add(running("a")).await;
     world.clock.reboot("boot-2");
     world.add(running("a")).await;
-    let lapsed = world.store.lapsed(None, 10).await.unwrap();
+    let lapsed = world.store.lapsed(TTL, None, 10).await.unwrap();
     assert_eq!(lapsed.len(), 1);
-    assert_eq!((lapsed[0].id, lapsed[0].foreign), (row.id, true));
+    assert_eq!((lapsed[0].id, lapsed[0].lapse), (row.id, Lapse::Foreign));
     assert_eq!(lapsed[0].expires_at, row.lease.unwrap().expires_at);
+}
+
+pub(super) async fn a_lease_that_ends_later_than_one_granted_now_is_lapsed(world: World) {
+    let row = world.add(running("a")).await;
+    let before = world.store.now().await.unwrap();
+    assert_eq!(before, LeaseTime { clock: "boot-1".into(), ns: world.clock.now().ns });
+    world.clock.step_boot(-1);
+    assert_eq!(world.store.now().await.unwrap().ns, before.ns - 1);
+    let lapsed = world.store.lapsed(TTL, None, 10).await.unwrap();
+    assert_eq!(lapsed.iter().map(|l| (l.id, l.lapse)).collect::<Vec<_>>(), [(row.id, Lapse::Ahead)]);
+    world.clock.step_boot(1);
+    assert_eq!(world.store.lapsed(TTL, None, 10).await.unwrap(), []);
 }
 
 pub(super) async fn overdue_runs_come_in_id_order_and_pages(world: World) {

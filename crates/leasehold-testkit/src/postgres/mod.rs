@@ -15,6 +15,7 @@ mod programs;
 mod user;
 
 pub use programs::Version;
+pub(crate) use programs::{run, target};
 
 use self::user::User;
 use std::{
@@ -43,6 +44,8 @@ pub struct Extra<'a> {
     pub settings: &'a [&'a str],
     /// Files for its data directory, by name.
     pub files: &'a [(&'a str, &'a str)],
+    /// What its programs have in their environment.
+    pub environment: &'a [(String, String)],
 }
 
 /// A server.
@@ -51,6 +54,7 @@ pub struct Cluster {
     programs: PathBuf,
     directory: PathBuf,
     user: Option<User>,
+    environment: Vec<(String, String)>,
     port: u16,
     /// Held while this value lives.
     _used: File,
@@ -113,7 +117,8 @@ impl Cluster {
         used.lock_shared().map_err(|e| e.to_string())?;
         let starting = file("start.lock")?;
         starting.lock().map_err(|e| e.to_string())?;
-        let mut cluster = Self { programs, directory, user, port: 0, _used: used };
+        let environment = extra.environment.to_vec();
+        let mut cluster = Self { programs, directory, user, environment, port: 0, _used: used };
         match cluster.running_port() {
             Some(port) => cluster.port = port,
             None => {
@@ -133,6 +138,7 @@ impl Cluster {
         let mut command = Command::new(self.programs.join(name));
         command.current_dir(&self.directory).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         command.env_remove("PGDATA").env_remove("PGPORT").env("LC_ALL", "C");
+        command.envs(self.environment.iter().cloned());
         User::of(self.user, &mut command);
         command
     }
@@ -251,6 +257,16 @@ impl Cluster {
     /// It does not come back.
     pub fn restart_immediate(&self) {
         self.stop_immediate();
+        self.start();
+    }
+
+    /// Restarts it as an administrator does: connections are ended, transactions undone, everything written.
+    ///
+    /// # Panics
+    /// It does not come back.
+    pub fn restart_fast(&self) {
+        let data = self.data().display().to_string();
+        check("stopping PostgreSQL", self.run("pg_ctl", &["stop", "-w", "-m", "fast", "-D", &data]));
         self.start();
     }
 

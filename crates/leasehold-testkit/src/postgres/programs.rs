@@ -68,7 +68,7 @@ impl Version {
     }
 }
 
-fn target() -> PathBuf {
+pub(crate) fn target() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target")
 }
 
@@ -79,7 +79,7 @@ fn in_wheel(environment: &Path) -> Option<PathBuf> {
     places.into_iter().find(|place| place.is_dir())
 }
 
-fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
+pub(crate) fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
     let status = Command::new(program)
         .args(arguments)
         .env("DEBIAN_FRONTEND", "noninteractive")

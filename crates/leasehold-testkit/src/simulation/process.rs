@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use leasehold::{
     clock::{BootClock, BootInstant, WallClock},
-    run::{Claimer, Entry, RunId, Snapshot},
+    run::{Claimer, Entry, LeaseTime, RunId, Snapshot},
     store::{
         Answer, Choose, Chosen, Filter, Held, Insert, Inserted, Lapsed, Listed, Look, ReadError, Renewer, Store, Unavailable,
         Wanted, Write,
@@ -178,8 +178,11 @@ impl Store for SimStore {
     async fn next_due(&self, agents: &[String]) -> Result<Option<Timestamp>, Unavailable> {
         self.through(self.inner.next_due(agents)).await
     }
-    async fn lapsed(&self, after: Option<RunId>, limit: usize) -> Result<Vec<Lapsed>, Unavailable> {
-        self.through(self.inner.lapsed(after, limit)).await
+    async fn now(&self) -> Result<LeaseTime, Unavailable> {
+        self.through(self.inner.now()).await
+    }
+    async fn lapsed(&self, ttl: Duration, after: Option<RunId>, limit: usize) -> Result<Vec<Lapsed>, Unavailable> {
+        self.through(self.inner.lapsed(ttl, after, limit)).await
     }
     async fn overdue(&self, now: Timestamp, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>, Unavailable> {
         self.through(self.inner.overdue(now, after, limit)).await

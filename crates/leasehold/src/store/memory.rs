@@ -2,7 +2,7 @@
 //! holds one lock from its first look to its last change, so each is a transaction. Nothing survives the value.
 
 use super::{
-    Answer, Choose, Chosen, Filter, Guard, Held, Insert, Inserted, Lapsed, LeaseOp, Listed, Look, ReadError, Renewer,
+    Answer, Choose, Chosen, Filter, Guard, Held, Insert, Inserted, Lapse, Lapsed, LeaseOp, Listed, Look, ReadError, Renewer,
     RequestKey, Store, Unavailable, Wanted, Write, shape,
 };
 use crate::{
@@ -49,10 +49,6 @@ impl Shared {
         let now = self.now();
         LeaseTime { ns: now.ns.saturating_add(i64::try_from(ttl.as_nanos()).unwrap_or(i64::MAX)), ..now }
     }
-    fn is_over(&self, end: &LeaseTime) -> bool {
-        let now = self.now();
-        end.clock == now.clock && end.ns <= now.ns
-    }
 }
 
 /// See the module. Cheap to clone the `Arc` of; two handles of one `Arc` are one store.
@@ -81,8 +77,12 @@ impl Shared {
         }
         let Some(expiry) = &guard.expiry else { return true };
         let Some(lease) = &row.lease else { return false };
-        let foreign = lease.expires_at.clock != self.clock.boot_id();
-        lease.expires_at == expiry.expires_at && if foreign { expiry.foreign_watched } else { self.is_over(&lease.expires_at) }
+        let over = match Lapse::of(&lease.expires_at, &self.now(), expiry.watched.unwrap_or(Duration::MAX)) {
+            None => false,
+            Some(Lapse::Passed) => true,
+            Some(Lapse::Ahead | Lapse::Foreign) => expiry.watched.is_some(),
+        };
+        lease.expires_at == expiry.expires_at && over
     }
 
     fn write(&self, tables: &mut Tables, write: Write) -> Result<Answer, Unavailable> {
@@ -219,7 +219,12 @@ impl Store for MemoryStore {
         Ok(queued.map(|r| r.due_at).min())
     }
 
-    async fn lapsed(&self, after: Option<RunId>, limit: usize) -> Result<Vec<Lapsed>, Unavailable> {
+    async fn now(&self) -> Result<LeaseTime, Unavailable> {
+        Ok(self.shared.now())
+    }
+
+    async fn lapsed(&self, ttl: Duration, after: Option<RunId>, limit: usize) -> Result<Vec<Lapsed>, Unavailable> {
+        let now = self.shared.now();
         let tables = self.shared.tables();
         Ok(tables
             .runs
@@ -227,13 +232,12 @@ impl Store for MemoryStore {
             .filter(|s| after.is_none_or(|a| s.row.id > a))
             .filter_map(|s| s.row.lease.as_ref().map(|lease| (&s.row, lease)))
             .filter_map(|(row, lease)| {
-                let foreign = lease.expires_at.clock != self.shared.clock.boot_id();
-                (foreign || self.shared.is_over(&lease.expires_at)).then(|| Lapsed {
+                Some(Lapsed {
                     id: row.id,
                     epoch: row.epoch,
                     lease_id: lease.lease_id,
                     expires_at: lease.expires_at.clone(),
-                    foreign,
+                    lapse: Lapse::of(&lease.expires_at, &now, ttl)?,
                 })
             })
             .take(shape::page(limit))

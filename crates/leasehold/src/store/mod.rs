@@ -80,9 +80,10 @@ pub struct Guard {
 pub struct ExpiryGuard {
     /// The end as seen.
     pub expires_at: LeaseTime,
-    /// The lease is of a clock that stopped (another boot) and was watched unrenewed for a whole ttl; otherwise the end must have
-    /// passed on the store's clock.
-    pub foreign_watched: bool,
+    /// The lease was watched unrenewed for a whole ttl, which is this: it is over where its end says nothing, being of a clock
+    /// that stopped (another boot) or further away than a lease granted now. Otherwise the end must have passed on the store's
+    /// clock.
+    pub watched: Option<Duration>,
 }
 
 /// One guarded write: the new row and what is appended.
@@ -196,6 +197,17 @@ pub struct Listed {
     pub since: Timestamp,
 }
 
+/// Why a lease may have ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lapse {
+    /// Its end has passed on the store's clock.
+    Passed,
+    /// Its end is further away than that of a lease granted now: the store's clock stepped back since.
+    Ahead,
+    /// Its end is on another clock than the store's present one.
+    Foreign,
+}
+
 /// A row whose lease may have ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lapsed {
@@ -207,8 +219,24 @@ pub struct Lapsed {
     pub lease_id: LeaseId,
     /// The lease's end.
     pub expires_at: LeaseTime,
-    /// The end is on another clock than the store's present one.
-    pub foreign: bool,
+    /// Why.
+    pub lapse: Lapse,
+}
+
+impl Lapse {
+    /// Of a lease that ends then, on a store whose clock says `now`; none where it lasts.
+    pub(crate) fn of(end: &LeaseTime, now: &LeaseTime, ttl: Duration) -> Option<Self> {
+        let ttl = i64::try_from(ttl.as_nanos()).unwrap_or(i64::MAX);
+        if end.clock != now.clock {
+            Some(Self::Foreign)
+        } else if end.ns <= now.ns {
+            Some(Self::Passed)
+        } else if end.ns > now.ns.saturating_add(ttl) {
+            Some(Self::Ahead)
+        } else {
+            None
+        }
+    }
 }
 
 /// A right that a process believes it holds.
@@ -294,8 +322,10 @@ pub trait Store: Send + Sync + fmt::Debug {
     async fn claim(&self, wanted: Wanted, choose: Choose) -> Result<Chosen, Unavailable>;
     /// When the next queued run of these agents becomes due, if any.
     async fn next_due(&self, agents: &[String]) -> Result<Option<Timestamp>, Unavailable>;
-    /// Held rows whose lease ended on the store's clock or is of another clock, those with an id above `after` in id order.
-    async fn lapsed(&self, after: Option<RunId>, limit: usize) -> Result<Vec<Lapsed>, Unavailable>;
+    /// Now on the clock that ends leases.
+    async fn now(&self) -> Result<LeaseTime, Unavailable>;
+    /// Held rows whose lease may have ended, see [`Lapse`], where leases last a ttl; those with an id above `after` in id order.
+    async fn lapsed(&self, ttl: Duration, after: Option<RunId>, limit: usize) -> Result<Vec<Lapsed>, Unavailable>;
     /// Waiting rows whose deadline passed at `now`.
     async fn overdue(&self, now: Timestamp, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>, Unavailable>;
     /// Finds a run id by the end (or whole) of its text; at most two, so that an ambiguous end is seen.

@@ -12,6 +12,6 @@ pub(crate) mod trust;
 pub use heartbeat::{Heartbeat, Signal, Ticker};
 pub use permit::{NotHeld, WritePermit};
 pub use probe::{Point, Probe};
-pub use reaper::{Reaper, Swept};
+pub use reaper::{Reaper, Skip, Swept};
 pub use segment::{Segment, SegmentError};
 pub use trust::TrustWindow;

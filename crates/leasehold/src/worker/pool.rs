@@ -23,7 +23,7 @@ pub struct PoolConfig {
     pub sweep_interval: Duration,
     /// Looks for due runs this often where no hint came.
     pub poll_interval: Duration,
-    /// How long running segments may go on after the stop.
+    /// How long running segments may go on after the stop; then what may be handed back is, and the pool ends.
     pub grace: Duration,
     /// Ends once nothing is due.
     pub drain: bool,
@@ -59,6 +59,8 @@ pub struct Worked {
     pub executed: Vec<(RunId, Result<Snapshot, SegmentError>)>,
     /// Due runs that this process passed over, and why; the first [`PASSED_OVER_MAX`](limits::PASSED_OVER_MAX).
     pub not_served: HashMap<RunId, String>,
+    /// The pool ended because the lease of this run is renewed by another machine: the store is a file that belongs to one.
+    pub shared: Option<RunId>,
 }
 
 /// Segments of each agent in this pool. A place is free again when its segment ends, however it ends.
@@ -74,6 +76,11 @@ impl Places {
     }
 }
 
+/// Waits until every segment has ended, at most so long.
+async fn all_end<T: 'static>(running: &mut JoinSet<T>, patience: Duration) -> bool {
+    tokio::time::timeout(patience, async { while running.join_next().await.is_some() {} }).await.is_ok()
+}
+
 /// Ends when this process has queued a run, or may have: a receiver that lags looks all the same.
 async fn queued(hints: &mut broadcast::Receiver<Committed>) {
     while let Ok(hint) = hints.recv().await {
@@ -84,6 +91,9 @@ async fn queued(hints: &mut broadcast::Receiver<Committed>) {
         }
     }
 }
+
+/// Handing back is one write for each run; whoever does not is inside a write that cannot be.
+const HAND_BACK: Duration = Duration::from_secs(5);
 
 /// Ends when another process has queued a run, or may have. A change to a run of this process is looked at at once.
 async fn told(hints: &mut Option<broadcast::Receiver<Hint>>, heartbeat: &Heartbeat) {
@@ -168,16 +178,28 @@ impl Runtime {
                     if let Err(error) = self.engine.store().announce(&name, self.engine.ttl(), &self.claimer()).await {
                         tracing::warn!("this worker could not be announced: {error}");
                     }
-                    if let Err(error) = self.sweep(limits::PAGE_MAX, false).await {
-                        tracing::warn!("the sweep did not reach the store: {error}");
+                    match self.sweep(limits::PAGE_MAX, false).await {
+                        Ok(swept) => if let Some(run) = swept.shared.first() {
+                            pool.worked.shared = Some(*run);
+                            self.stop();
+                        },
+                        Err(error) => tracing::warn!("the sweep did not reach the store: {error}"),
                     }
                 }
                 () = queued(&mut hints) => {}
                 () = told(&mut foreign_hints, &self.heartbeat) => {}
                 () = self.stopping().cancelled(), if !stopping => {
-                    let waited = tokio::time::timeout(config.grace, async { while pool.running.join_next().await.is_some() {} }).await;
-                    if waited.is_err() {
-                        tracing::warn!(left = pool.running.len(), "segments were still running at the end of the grace period");
+                    if !all_end(&mut pool.running, config.grace).await {
+                        self.leave.cancel();
+                        if !all_end(&mut pool.running, HAND_BACK).await {
+                            tracing::warn!(
+                                left = pool.running.len(),
+                                "writes are still under way at the end of the grace period: whatever this process does not live to \
+                                 record is in doubt"
+                            );
+                            // They go on, and renew, for as long as this process lives.
+                            pool.running.detach_all();
+                        }
                         break;
                     }
                 }

@@ -1,17 +1,23 @@
 //! The reaper: a bounded sweep that settles what expired. It runs in every worker, at the start of every local command and as a
 //! command; nobody is its leader, because each settlement is a guarded write that a faster sweeper or a late renewal defeats.
+//!
+//! What it does not do is take a lease away because of time that did not pass. The store's clock decides, so it is compared with this
+//! process's own boot clock at each sweep: where it jumped forward, or where the store was away so long that nobody could renew,
+//! nothing expires for one ttl, in which every holder that lives renews. Where it stepped back, a lease may end too late: one that ends
+//! later than a lease granted now would is watched for one ttl, like one of another boot, and is over if nobody renewed it.
 
 use crate::{
     clock::{BootClock, BootInstant},
     run::{Event, LeaseTime, Right, RunId, State, Tick, WriteId},
     store::{
-        ExpiryGuard, Lapsed, Unavailable,
+        ExpiryGuard, Lapse, Lapsed, Unavailable,
         engine::{CommitError, Engine},
     },
 };
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 /// What a sweep did.
@@ -23,12 +29,31 @@ pub struct Swept {
     pub overdue: Vec<(RunId, State)>,
     /// Rows that could not be read or settled; the others were.
     pub failed: Vec<(RunId, String)>,
-    /// Leases of another boot of this machine, watched for one ttl before they count as expired.
+    /// Leases whose end says nothing, being of another boot of this machine or from before the store's clock stepped back: watched
+    /// for one ttl before they count as expired.
     pub watched: usize,
     /// Leases of another boot that are being renewed: the file is shared between machines.
     pub shared: Vec<RunId>,
-    /// Expiry was skipped, because the store had been away for longer than a ttl.
-    pub skipped: bool,
+    /// Nothing was expired, and why.
+    pub skipped: Option<Skip>,
+}
+
+/// Why nothing expires for one ttl.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Skip {
+    /// The store had been away for longer than a ttl.
+    Outage,
+    /// The store's clock jumped forward, by so much.
+    ClockJump(Duration),
+}
+
+impl std::fmt::Display for Skip {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Outage => f.write_str("the store was away for longer than a lease"),
+            Self::ClockJump(by) => write!(f, "the store's clock jumped forward by {:.1} s", by.as_secs_f64()),
+        }
+    }
 }
 
 /// Sweeps; remembers what it watches.
@@ -41,10 +66,32 @@ pub struct Reaper {
 
 #[derive(Debug, Default)]
 struct Memory {
-    foreign: HashMap<RunId, (LeaseTime, BootInstant)>,
-    last_contact: Option<BootInstant>,
+    watched: HashMap<RunId, (LeaseTime, BootInstant)>,
+    last_look: Option<ClockLook>,
     outage: bool,
-    skip_until: Option<BootInstant>,
+    skip: Option<(Skip, BootInstant)>,
+}
+
+/// The store's clock, read at some time between two of this process's.
+#[derive(Clone, Debug)]
+struct ClockLook {
+    asked: BootInstant,
+    answered: BootInstant,
+    store: LeaseTime,
+}
+
+impl ClockLook {
+    /// By how much the store's clock certainly ran ahead of this one since `last` (behind: negative), however long the two answers
+    /// were under way.
+    fn jump_since(&self, last: &Self) -> i64 {
+        if self.store.clock != last.store.clock {
+            return 0;
+        }
+        let passed = self.store.ns.saturating_sub(last.store.ns);
+        let at_most = self.answered.ns.saturating_sub(last.asked.ns);
+        let at_least = self.asked.ns.saturating_sub(last.answered.ns);
+        if passed > at_most { passed - at_most } else { (passed - at_least).min(0) }
+    }
 }
 
 impl Reaper {
@@ -63,20 +110,21 @@ impl Reaper {
     /// The store did not answer at all.
     pub async fn sweep(&self, limit: usize, dry_run: bool) -> Result<Swept, Unavailable> {
         let mut swept = Swept::default();
-        let lapsed = match self.lapsed(limit).await {
-            Ok(lapsed) => lapsed,
+        let (lapsed, look) = match self.look(limit).await {
+            Ok(found) => found,
             Err(unavailable) => {
                 self.memory().outage = true;
                 return Err(unavailable);
             }
         };
-        if self.back_from_outage() {
-            swept.skipped = true;
-            tracing::warn!("the store was away for longer than a lease: nothing is expired for one ttl");
+        swept.skipped = self.skips(look);
+        if let Some(why) = swept.skipped {
+            tracing::warn!("{why}: nothing is expired for one ttl");
         } else {
             for row in lapsed {
                 self.settle(&row, dry_run, &mut swept).await;
             }
+            self.forget();
         }
         let now = self.engine.now().wall;
         for id in self.engine.store().overdue(now, None, limit).await? {
@@ -100,7 +148,7 @@ impl Reaper {
         let mut all = Vec::new();
         let mut after = None;
         while all.len() < limit {
-            let page = self.engine.store().lapsed(after, limit - all.len()).await?;
+            let page = self.engine.store().lapsed(self.engine.ttl(), after, limit - all.len()).await?;
             let Some(last) = page.last() else { break };
             after = Some(last.id);
             all.extend(page);
@@ -108,23 +156,55 @@ impl Reaper {
         Ok(all)
     }
 
-    /// Whether expiry is skipped now: the store is back from an outage longer than a ttl, in which nobody could renew.
-    fn back_from_outage(&self) -> bool {
-        let now = self.clock.now();
-        let ttl = i64::try_from(self.engine.ttl().as_nanos()).unwrap_or(i64::MAX);
+    /// What lapsed, and then the clock that judged it: a jump that made a row lapse is in the look that comes after it.
+    async fn look(&self, limit: usize) -> Result<(Vec<Lapsed>, ClockLook), Unavailable> {
+        let lapsed = self.lapsed(limit).await?;
+        let asked = self.clock.now();
+        let store = self.engine.store().now().await?;
+        Ok((lapsed, ClockLook { asked, answered: self.clock.now(), store }))
+    }
+
+    fn ttl_ns(&self) -> i64 {
+        i64::try_from(self.engine.ttl().as_nanos()).unwrap_or(i64::MAX)
+    }
+
+    /// Whether expiry is skipped now, and why. A clock that is set a little, as time services do, is no jump: the trust window
+    /// keeps a third of the ttl in hand.
+    fn skips(&self, look: ClockLook) -> Option<Skip> {
+        let (now, ttl) = (look.answered, self.ttl_ns());
         let mut memory = self.memory();
-        let away = memory.last_contact.map_or(0, |last| now.ns.saturating_sub(last.ns));
-        if memory.outage && away > ttl {
-            memory.skip_until = Some(BootInstant { ns: now.ns.saturating_add(ttl) });
+        if let Some(last) = &memory.last_look {
+            let jump = look.jump_since(last);
+            let away = now.ns.saturating_sub(last.answered.ns);
+            let why = if jump > ttl / JUMP_PART {
+                Some(Skip::ClockJump(Duration::from_nanos(jump.unsigned_abs())))
+            } else if memory.outage && away > ttl {
+                Some(Skip::Outage)
+            } else {
+                None
+            };
+            if let Some(why) = why {
+                memory.skip = Some((why, BootInstant { ns: now.ns.saturating_add(ttl) }));
+            }
+            if jump < -(ttl / JUMP_PART) {
+                let by = Duration::from_nanos(jump.unsigned_abs()).as_secs_f64();
+                tracing::warn!("the store's clock stepped back by {by:.1} s: leases from before end when watched for one ttl");
+            }
         }
         memory.outage = false;
-        memory.last_contact = Some(now);
-        memory.skip_until.is_some_and(|until| now < until)
+        memory.last_look = Some(look);
+        memory.skip.filter(|(_, until)| now < *until).map(|(why, _)| why)
+    }
+
+    /// What was watched and did not lapse any more has been renewed or settled.
+    fn forget(&self) {
+        let (now, ttl) = (self.clock.now(), self.ttl_ns());
+        self.memory().watched.retain(|_, (_, since)| now.ns.saturating_sub(since.ns) <= ttl);
     }
 
     async fn settle(&self, lapsed: &Lapsed, dry_run: bool, swept: &mut Swept) {
-        let mut foreign_watched = false;
-        if lapsed.foreign {
+        let mut watched = None;
+        if lapsed.lapse != Lapse::Passed {
             match self.watch(lapsed) {
                 Watched::NotYet => {
                     swept.watched += 1;
@@ -134,7 +214,7 @@ impl Reaper {
                     swept.shared.push(lapsed.id);
                     return;
                 }
-                Watched::Ended => foreign_watched = true,
+                Watched::Ended => watched = Some(self.engine.ttl()),
             }
         }
         if dry_run {
@@ -153,7 +233,7 @@ impl Reaper {
             right: Right { epoch: lapsed.epoch, lease_id: lapsed.lease_id },
             expires_at: lapsed.expires_at.clone(),
         });
-        let guard = ExpiryGuard { expires_at: lapsed.expires_at.clone(), foreign_watched };
+        let guard = ExpiryGuard { expires_at: lapsed.expires_at.clone(), watched };
         match self.engine.commit_guarded(&row, vec![event], WriteId::random(), Some(guard)).await {
             Ok(done) => {
                 tracing::info!(run = %lapsed.id, "run {}: its lease ended without a word; it is {} now", lapsed.id, done.row.state);
@@ -165,24 +245,27 @@ impl Reaper {
         }
     }
 
-    /// A lease of another boot cannot be compared with this clock: it is watched for one ttl.
+    /// A lease whose end cannot be compared with the store's clock is watched for one ttl: its holder renews it in less.
     fn watch(&self, lapsed: &Lapsed) -> Watched {
-        let now = self.clock.now();
-        let ttl = i64::try_from(self.engine.ttl().as_nanos()).unwrap_or(i64::MAX);
+        let (now, ttl) = (self.clock.now(), self.ttl_ns());
         let mut memory = self.memory();
-        let (seen, since) = memory.foreign.entry(lapsed.id).or_insert_with(|| (lapsed.expires_at.clone(), now)).clone();
+        let (seen, since) = memory.watched.entry(lapsed.id).or_insert_with(|| (lapsed.expires_at.clone(), now)).clone();
         if seen != lapsed.expires_at {
-            let renewed = seen.clock == lapsed.expires_at.clock;
-            memory.foreign.insert(lapsed.id, (lapsed.expires_at.clone(), now));
-            return if renewed { Watched::Renewed } else { Watched::NotYet };
+            // Of two machines on one file each has a boot of its own; on a clock that all share a renewal is what it should be.
+            let renewed_elsewhere = lapsed.lapse == Lapse::Foreign && seen.clock == lapsed.expires_at.clock;
+            memory.watched.insert(lapsed.id, (lapsed.expires_at.clone(), now));
+            return if renewed_elsewhere { Watched::Renewed } else { Watched::NotYet };
         }
         if now.ns.saturating_sub(since.ns) > ttl {
-            memory.foreign.remove(&lapsed.id);
+            memory.watched.remove(&lapsed.id);
             return Watched::Ended;
         }
         Watched::NotYet
     }
 }
+
+/// More than the ttl's part of this within one sweep's interval is a jump of the store's clock.
+const JUMP_PART: i64 = 10;
 
 enum Watched {
     NotYet,

@@ -80,6 +80,7 @@ impl Executor {
                     Interrupt::Cancel => { drop(running); segment.refresh().await }
                     Interrupt::Lost => Err(SegmentError::Lost("the right moved on during a read".into())),
                 },
+                () = self.leave.cancelled() => { drop(running); return segment.commit(vec![Act::Yield]).await }
                 next = running.join_next() => next,
             };
             // `read` catches what breaks in a tool, so a task that ends without an answer was aborted with the set.

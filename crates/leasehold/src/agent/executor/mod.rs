@@ -47,6 +47,8 @@ pub(crate) struct Executor {
     pub(crate) live: Option<UnboundedSender<Live>>,
     /// Set when the process shuts down: the segment yields at its next step.
     pub(crate) stop: CancellationToken,
+    /// Set when its time to finish is over: what may be handed back is, also from the middle of a read or an idempotent write.
+    pub(crate) leave: CancellationToken,
 }
 
 /// Steps that the core may refuse one after the other because the run moved under them; more is a defect.

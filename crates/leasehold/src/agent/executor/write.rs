@@ -15,6 +15,9 @@ use crate::{
 use serde_json::Value;
 use std::{sync::Arc, time::Duration};
 
+/// Why a stamped write is not entered.
+const OUT_OF_TRUST: &str = "the lease ran out between the stamp and the entry";
+
 impl Executor {
     /// Runs one released write. `reply` holds the acts of the reply that asks for it, where that is not durable yet: they are
     /// committed with the stamp.
@@ -84,13 +87,19 @@ impl Executor {
             self.at(Point::AfterStamp, segment, Some(&id)).await;
             let answer = if permit.check().is_ok() {
                 self.tell(Live::Tool(segment.run(), id.clone(), tool.spec().name.clone()));
-                let (answer, ()) = tokio::join!(
-                    call(Arc::clone(&tool), permit, arguments.clone()),
-                    self.at(Point::InTool, segment, Some(&id))
-                );
-                answer
+                let idempotent = segment.row().fence.as_ref().is_some_and(|f| f.effect == Effect::IdempotentWrite);
+                let answered = async {
+                    let entered = call(Arc::clone(&tool), permit, arguments.clone());
+                    tokio::join!(entered, self.at(Point::InTool, segment, Some(&id))).0
+                };
+                tokio::select! {
+                    biased;
+                    answer = answered => answer,
+                    // Whoever claims the run next repeats it with its key. Any other write has one chance to be known: to be waited for.
+                    () = self.leave.cancelled(), if idempotent => return segment.commit(vec![Act::Yield]).await,
+                }
             } else {
-                WriteAnswer::NotStarted { why: "the lease ran out between the stamp and the entry".into() }
+                WriteAnswer::NotStarted { why: OUT_OF_TRUST.into() }
             };
             self.at(Point::AfterReturn, segment, Some(&id)).await;
             match self.answered(segment, &id, answer, entries).await {
@@ -257,7 +266,13 @@ impl Executor {
 /// Calls a write. A panic or a timeout is unknown: it may have happened.
 async fn call(tool: Arc<dyn WriteTool>, permit: WritePermit, arguments: Arguments) -> WriteAnswer {
     let timeout = tool.spec().timeout;
-    let task = tokio::spawn(async move { tokio::time::timeout(timeout, tool.call(permit, &arguments)).await });
+    let task = tokio::spawn(async move {
+        // The runtime may have been busy with something else for longer than the lease since the task was made.
+        if permit.check().is_err() {
+            return Ok(WriteAnswer::NotStarted { why: OUT_OF_TRUST.into() });
+        }
+        tokio::time::timeout(timeout, tool.call(permit, &arguments)).await
+    });
     match task.await {
         Ok(Ok(answer)) => answer,
         Ok(Err(_)) => WriteAnswer::Unknown { why: format!("the tool did not answer within {} s", timeout.as_secs_f32()) },

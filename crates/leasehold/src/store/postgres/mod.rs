@@ -38,12 +38,12 @@ use self::{
     url::Target,
 };
 use super::{
-    Answer, Choose, Chosen, Filter, Hint, Insert, Inserted, Lapsed, Listed, ReadError, Renewer, RequestKey, Store, Unavailable,
-    Wanted, Write, shape,
+    Answer, Choose, Chosen, Filter, Hint, Insert, Inserted, Lapse, Lapsed, Listed, ReadError, Renewer, RequestKey, Store,
+    Unavailable, Wanted, Write, shape,
 };
 use crate::{
     clock::BootClock,
-    run::{Claimer, Entry, LeaseId, RunId, Snapshot, State},
+    run::{Claimer, Entry, LeaseId, LeaseTime, RunId, Snapshot, State},
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -305,19 +305,35 @@ impl Store for PostgresStore {
         Ok(due.into_iter().flatten().next().and_then(|ms| Timestamp::from_millisecond(ms).ok()))
     }
 
-    async fn lapsed(&self, after: Option<RunId>, limit: usize) -> Result<Vec<Lapsed>, Unavailable> {
+    async fn now(&self) -> Result<LeaseTime, Unavailable> {
         let now = self.clock.now();
-        let (after, limit) = (after_or_first(after), limited(limit));
+        let mut params = Params::default();
+        params.one("now_ns", &now.ns);
+        let rows = self.shared.read(&sql::NOW, &params).await?;
+        let ns = rows.first().map(|row| row::column(row, "now_ns")).transpose();
+        let ns = ns.map_err(|Damaged(why)| self.unreadable(&why))?.ok_or_else(|| self.unreadable("it has no time"))?;
+        Ok(LeaseTime { clock: now.clock, ns })
+    }
+
+    async fn lapsed(&self, ttl: Duration, after: Option<RunId>, limit: usize) -> Result<Vec<Lapsed>, Unavailable> {
+        let now = self.clock.now();
+        let (ttl_ns, after, limit) = (nanos(ttl), after_or_first(after), limited(limit));
         let mut params = Params::default();
         now.bind(&mut params);
-        params.one("after", &after).one("limit", &limit);
+        params.one("ttl_ns", &ttl_ns).one("after", &after).one("limit", &limit);
         self.rows(&sql::LAPSED, &params, |row| {
             Ok(Lapsed {
                 id: row::run_id(row)?,
                 epoch: u64::try_from(row::column::<i64>(row, "epoch")?).unwrap_or(0),
                 lease_id: LeaseId(row::column(row, "lease_id")?),
                 expires_at: row::lease_end(row)?.ok_or_else(|| Damaged("a held row has no lease end".into()))?,
-                foreign: row::column(row, "is_foreign")?,
+                lapse: if row::column(row, "is_foreign")? {
+                    Lapse::Foreign
+                } else if row::column(row, "is_over")? {
+                    Lapse::Passed
+                } else {
+                    Lapse::Ahead
+                },
             })
         })
         .await

@@ -107,7 +107,7 @@ columns! {
         guard_sequence: i64,
         seen_clock: Option<String>,
         seen_ns: Option<i64>,
-        foreign_watched: bool,
+        watched_ns: Option<i64>,
     }
 }
 
@@ -194,7 +194,7 @@ impl GuardColumns {
             guard_sequence: total(guard.sequence),
             seen_clock: seen.map(|e| e.expires_at.clock.clone()),
             seen_ns: seen.map(|e| e.expires_at.ns),
-            foreign_watched: seen.is_some_and(|e| e.foreign_watched),
+            watched_ns: seen.and_then(|e| e.watched).map(|ttl| i64::try_from(ttl.as_nanos()).unwrap_or(i64::MAX)),
         }
     }
 }

@@ -38,6 +38,7 @@ statements! {
     LOOK = "look",
     NEXT_DUE = "next_due",
     NOTIFY = "notify",
+    NOW = "now",
     OVERDUE = "overdue",
     RENEW = "renew",
     SCHEMA_VERSION = "schema_version",

@@ -147,7 +147,7 @@ fn apply_write(connection: &Connection, write: &Write, content: &Content, now: &
     let seen = write.guard.expiry.as_ref();
     params.set(":seen_clock", seen.map(|e| e.expires_at.clock.clone()));
     params.set(":seen_ns", seen.map(|e| e.expires_at.ns));
-    params.set(":foreign_watched", seen.is_some_and(|e| e.foreign_watched));
+    params.set(":granted_now_ns", seen.and_then(|e| e.watched).map(|ttl| end(now, ttl).ns));
     params.set(":clock", now.clock.clone());
     params.set(":now_ns", now.ns);
     let mut update = connection.prepare_cached(include_str!("sql/write_run.sql"))?;

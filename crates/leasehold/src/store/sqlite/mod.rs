@@ -19,7 +19,7 @@ pub use open::OpenError;
 
 use self::{
     busy::patiently,
-    change::{Change, Content, Reply, now},
+    change::{Change, Content, Reply, end, now},
     place::Place,
     readers::Readers,
     renewer::SqliteRenewer,
@@ -28,8 +28,8 @@ use self::{
     writer::Writer,
 };
 use super::{
-    Answer, Choose, Chosen, Filter, Insert, Inserted, Lapsed, Listed, ReadError, Renewer, Store, Unavailable, Wanted, Write,
-    shape,
+    Answer, Choose, Chosen, Filter, Insert, Inserted, Lapse, Lapsed, Listed, ReadError, Renewer, Store, Unavailable, Wanted,
+    Write, shape,
 };
 use crate::{
     clock::BootClock,
@@ -220,13 +220,19 @@ impl Store for SqliteStore {
         Ok(ms.map(row::shown_time))
     }
 
-    async fn lapsed(&self, after: Option<RunId>, limit: usize) -> Result<Vec<Lapsed>, Unavailable> {
+    async fn now(&self) -> Result<LeaseTime, Unavailable> {
+        Ok(now(&*self.clock))
+    }
+
+    async fn lapsed(&self, ttl: Duration, after: Option<RunId>, limit: usize) -> Result<Vec<Lapsed>, Unavailable> {
         let now = now(&*self.clock);
+        let granted_now = end(&now, ttl);
         self.readers
             .read(move |c| {
                 let params = named_params! {
                     ":clock": now.clock,
                     ":now_ns": now.ns,
+                    ":granted_now_ns": granted_now.ns,
                     ":after": after_or_first(after),
                     ":limit": limited(limit),
                 };
@@ -237,8 +243,8 @@ impl Store for SqliteStore {
                         return Ok(None);
                     };
                     let expires_at = LeaseTime { clock: row.get("lease_clock")?, ns: row.get("lease_expires_ns")? };
-                    let foreign = expires_at.clock != now.clock;
-                    Ok(Some(Lapsed { id, epoch: row::shown_count(row.get("epoch")?), lease_id, expires_at, foreign }))
+                    let Some(lapse) = Lapse::of(&expires_at, &now, ttl) else { return Ok(None) };
+                    Ok(Some(Lapsed { id, epoch: row::shown_count(row.get("epoch")?), lease_id, expires_at, lapse }))
                 })
             })
             .await

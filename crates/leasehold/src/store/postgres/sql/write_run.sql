@@ -26,7 +26,9 @@ WITH written AS (
           AND lease_expires_ns = :seen_ns
           AND CASE WHEN lease_clock = :clock
               THEN lease_expires_ns <= coalesce(:now_ns, (extract(epoch FROM clock_timestamp()) * 1000000000)::bigint)
-              ELSE :foreign_watched END
+                OR lease_expires_ns > :watched_ns
+                    + coalesce(:now_ns, (extract(epoch FROM clock_timestamp()) * 1000000000)::bigint)
+              ELSE :watched_ns IS NOT NULL END
       ))
     RETURNING id, lease_clock, lease_expires_ns
 ), appended AS (

@@ -13,7 +13,7 @@ WITH wanted AS (
         :cached_tokens::bigint[], :cost_nano_usd::bigint[], :duplicates::bigint[], :created_at_ms::bigint[],
         :started_at_ms::bigint[], :finished_at_ms::bigint[], :since_ms::bigint[], :ttl_ns::bigint[],
         :keep_lease::boolean[], :guard_epoch::bigint[], :guard_lease_id::uuid[], :guard_sequence::bigint[],
-        :seen_clock::text[], :seen_ns::bigint[], :foreign_watched::boolean[]
+        :seen_clock::text[], :seen_ns::bigint[], :watched_ns::bigint[]
     ) AS w (
         id, agent, owner, initiator, mode, state, reason, epoch, sequence, lease_id, holder, next_segment,
         cancel_requested, recovery, recovery_explicit, requeues, priority, due_at_ms, fence_call, fence_tool,
@@ -21,7 +21,7 @@ WITH wanted AS (
         fence_stamped_at_ms, fence_in_flight_until_ms, turn, wait_deadline_ms, has_request, second_approver, rounds,
         input_tokens, output_tokens, cached_tokens, cost_nano_usd, duplicates, created_at_ms, started_at_ms,
         finished_at_ms, since_ms, ttl_ns, keep_lease, guard_epoch, guard_lease_id, guard_sequence, seen_clock, seen_ns,
-        foreign_watched
+        watched_ns
     )
 ), locked AS MATERIALIZED (
     SELECT id FROM runs WHERE id = ANY (:id) ORDER BY id FOR NO KEY UPDATE
@@ -54,7 +54,9 @@ WITH wanted AS (
           AND r.lease_expires_ns = w.seen_ns
           AND CASE WHEN r.lease_clock = :clock
               THEN r.lease_expires_ns <= coalesce(:now_ns, (extract(epoch FROM clock_timestamp()) * 1000000000)::bigint)
-              ELSE w.foreign_watched END
+                OR r.lease_expires_ns > w.watched_ns
+                    + coalesce(:now_ns, (extract(epoch FROM clock_timestamp()) * 1000000000)::bigint)
+              ELSE w.watched_ns IS NOT NULL END
       ))
     RETURNING r.id, r.lease_clock, r.lease_expires_ns
 ), appended AS (

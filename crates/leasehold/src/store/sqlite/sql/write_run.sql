@@ -20,6 +20,7 @@ WHERE id = :id
   AND (:seen_ns IS NULL OR (
       lease_clock = :seen_clock
       AND lease_expires_ns = :seen_ns
-      AND iif(lease_clock = :clock, lease_expires_ns <= :now_ns, :foreign_watched)
+      AND iif(lease_clock = :clock, lease_expires_ns <= :now_ns OR lease_expires_ns > :granted_now_ns,
+          :granted_now_ns IS NOT NULL)
   ))
 RETURNING lease_clock, lease_expires_ns
