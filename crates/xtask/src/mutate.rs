@@ -25,7 +25,21 @@ pub(crate) fn run(arguments: &[&str]) -> anyhow::Result<()> {
         .arg(&core)
         .args(["--output"])
         .arg(root.join("target"))
-        .args(["--no-shuffle", "--colors", "never", "--minimum-test-timeout", "300"])
+        // nextest ends with the first test that is red.
+        .args([
+            "--no-shuffle",
+            "--colors",
+            "never",
+            "--caught",
+            "--jobs",
+            "2",
+            "--exclude",
+            "crates/leasehold/src/clock.rs",
+            "--minimum-test-timeout",
+            "300",
+            "--test-tool",
+            "nextest",
+        ])
         .args(arguments)
         .status()
         .context("cargo-mutants does not start")?;
