@@ -226,6 +226,32 @@ impl Engine {
         self.store.load(id).await?.ok_or(CommitError::Gone)
     }
 
+    /// The row; of one that does not decode, what of it can be read: for ending the run, never for going on with it.
+    ///
+    /// # Errors
+    /// Not there, not readable enough for that, no answer.
+    pub(crate) async fn load_to_end(&self, id: RunId) -> Result<Snapshot, CommitError> {
+        match self.store.load(id).await {
+            Ok(row) => row.ok_or(CommitError::Gone),
+            Err(ReadError::Corrupt { rest: Some(rest), .. }) => Ok(*rest),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Ends a run whose row does not decode, by events that continue nothing. Not where somebody holds it: a newer version may
+    /// read what this one cannot, and once its lease has ended the sweep settles it.
+    ///
+    /// # Errors
+    /// A rejection, held by somebody, not readable enough for that, no answer.
+    pub(crate) async fn end_unreadable(&self, id: RunId, events: Vec<Event>, write_id: WriteId) -> Result<Done, CommitError> {
+        let row = self.load_to_end(id).await?;
+        if let Some(lease) = &row.lease {
+            let why = format!("run {id} cannot be read here, and {} holds it: wait until its lease has ended", lease.holder);
+            return Err(CommitError::Corrupt(why));
+        }
+        self.commit(&row, events, write_id).await
+    }
+
     /// Applies a foreign event to the row as it is: read, apply, write, and again where somebody else was faster. A lost answer
     /// is looked up by the write id and never taken for either.
     ///

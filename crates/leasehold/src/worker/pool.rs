@@ -188,8 +188,10 @@ impl Runtime {
                 break;
             }
             if scarce && config.only.is_none() {
-                let Ok(row) = self.engine.load(run).await else { continue };
-                if self.registry.agent(&row.agent).is_none_or(|a| per_agent.taken(&a.name) >= a.concurrency) {
+                // One that does not decode is settled by the claim.
+                if let Ok(row) = self.engine.load(run).await
+                    && self.registry.agent(&row.agent).is_none_or(|a| per_agent.taken(&a.name) >= a.concurrency)
+                {
                     continue;
                 }
             }
