@@ -139,6 +139,10 @@ async fn a_queued_run_says_that_no_worker_is_there_and_a_worker_takes_it() {
     let said = sandbox.leasehold(&["run", "--queue", "--key", "k1", "note hello"]).await.exits(0);
     assert!(said.err.contains("no worker is running"), "{said:?}");
     let id = said.out.trim().to_owned();
+    let shown = sandbox.leasehold(&["runs", "show", &id]).await.exits(0);
+    assert!(shown.err.contains("due since ") && shown.err.contains("no worker is running"), "{shown:?}");
+    let listed = sandbox.leasehold(&["runs", "list"]).await.exits(0);
+    assert!(listed.err.contains("are queued, and no live worker serves it"), "{listed:?}");
     let again = sandbox.leasehold(&["run", "--queue", "--key", "k1", "note hello"]).await.exits(0);
     assert_eq!(again.out.trim(), id, "the same key is the same run");
     sandbox.leasehold(&["run", "--queue", "--key", "k1", "something else"]).await.exits(1);

@@ -3,8 +3,11 @@
 
 use jiff::Timestamp;
 use leasehold::{
-    run::{Entry, LeaseTime, RunId, Snapshot},
-    store::{Answer, Filter, Held, Insert, Inserted, Lapsed, Listed, Look, ReadError, Renewer, Store, Unavailable, Write},
+    run::{Claimer, Entry, LeaseTime, RunId, Snapshot},
+    store::{
+        Answer, Choose, Chosen, Filter, Held, Insert, Inserted, Lapsed, Listed, Look, ReadError, Renewer, Store, Unavailable,
+        Wanted, Write,
+    },
 };
 use std::{
     fmt,
@@ -24,6 +27,8 @@ pub enum Op {
     Load,
     /// [`Store::journal`].
     Journal,
+    /// [`Store::claim`].
+    Claim,
     /// Every other read: lists, queues, sweeps.
     Query,
     /// [`Store::announce`].
@@ -246,8 +251,8 @@ impl Store for FaultyStore {
     async fn list(&self, filter: &Filter, before: Option<RunId>, limit: usize) -> Result<Vec<Listed>, Unavailable> {
         self.through(Op::Query, None, self.inner.list(filter, before, limit)).await
     }
-    async fn due(&self, agents: &[String], now: Timestamp, limit: usize) -> Result<Vec<RunId>, Unavailable> {
-        self.through(Op::Query, None, self.inner.due(agents, now, limit)).await
+    async fn claim(&self, wanted: Wanted, choose: Choose) -> Result<Chosen, Unavailable> {
+        self.through(Op::Claim, None, self.inner.claim(wanted, choose)).await
     }
     async fn next_due(&self, agents: &[String]) -> Result<Option<Timestamp>, Unavailable> {
         self.through(Op::Query, None, self.inner.next_due(agents)).await
@@ -264,11 +269,11 @@ impl Store for FaultyStore {
     async fn find(&self, suffix: &str) -> Result<Vec<RunId>, Unavailable> {
         self.through(Op::Query, None, self.inner.find(suffix)).await
     }
-    async fn announce(&self, worker: &str, ttl: Duration, executes: bool) -> Result<(), Unavailable> {
-        self.through(Op::Announce, None, self.inner.announce(worker, ttl, executes)).await
+    async fn announce(&self, worker: &str, ttl: Duration, claimer: &Claimer) -> Result<(), Unavailable> {
+        self.through(Op::Announce, None, self.inner.announce(worker, ttl, claimer)).await
     }
-    async fn workers_alive(&self) -> Result<usize, Unavailable> {
-        self.through(Op::Query, None, self.inner.workers_alive()).await
+    async fn workers(&self) -> Result<Vec<Claimer>, Unavailable> {
+        self.through(Op::Query, None, self.inner.workers()).await
     }
     fn renewer(&self) -> Result<Box<dyn Renewer>, Unavailable> {
         Ok(Box::new(FaultyRenewer { inner: self.inner.renewer()?, faults: Arc::clone(&self.faults) }))

@@ -31,6 +31,7 @@ impl WallClock {
     /// There is no `libfaketime` and it cannot be fetched.
     pub fn wrong_by(seconds: i64) -> Self {
         let library = check("a wall clock of its own", library());
+        forget_the_dead();
         // A server that runs as another user reads it too.
         let directory = check("a temporary directory", tempfile::tempdir());
         let open = std::fs::Permissions::from_mode(0o755);
@@ -64,6 +65,27 @@ impl WallClock {
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into()
+    }
+}
+
+impl Drop for WallClock {
+    fn drop(&mut self) {
+        forget_the_dead();
+    }
+}
+
+/// A process that is killed leaves what the library shares between it and its children, under its own id: the next process of that
+/// id could not start.
+fn forget_the_dead() {
+    let Ok(shared) = std::fs::read_dir("/dev/shm") else { return };
+    for entry in shared.flatten() {
+        let name = entry.file_name();
+        let Some(name) = name.to_str().filter(|n| n.contains("faketime_")) else { continue };
+        let id = name.rsplit('_').next().and_then(|id| id.parse::<u32>().ok());
+        if id.is_some_and(|id| !Path::new(&format!("/proc/{id}")).exists()) {
+            // Another user's, or gone already: not ours to remove.
+            std::fs::remove_file(entry.path()).ok();
+        }
     }
 }
 

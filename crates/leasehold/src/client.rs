@@ -17,7 +17,7 @@ use crate::{
     run::{
         Act, CallId, Claimer, DecideCall, EditedCard, Entry, Event, Grant, LeaseId, Mode, NewRun, Order, Policy, Principal,
         Reason, Recovery, Rejection, Request, ResolutionKind, Right, RunId, Snapshot, State, Story, TurnCard, WriteId,
-        canonical_hash,
+        canonical_hash, lacking,
     },
     store::{
         Filter, Inserted, Listed, ReadError, RequestKey, Store, Unavailable,
@@ -85,10 +85,10 @@ pub fn this_process() -> String {
 #[derive(Clone)]
 pub struct Runtime {
     pub(crate) engine: Arc<Engine>,
-    heartbeat: Arc<Heartbeat>,
+    pub(crate) heartbeat: Arc<Heartbeat>,
     pub(crate) reaper: Arc<Reaper>,
     pub(crate) registry: Arc<Registry>,
-    process: String,
+    pub(crate) process: String,
     probe: Option<Arc<dyn Probe>>,
     live: Option<UnboundedSender<Live>>,
     stop: CancellationToken,
@@ -307,6 +307,20 @@ impl InboxKind {
     }
 }
 
+/// What the live workers lack for a queued run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unserved {
+    /// There is none.
+    #[error("no worker is running on this store")]
+    NoWorker,
+    /// None has its agent.
+    #[error("no live worker serves agent `{0}`")]
+    Agent(String),
+    /// Those that have its agent have not this tool, which it needs next.
+    #[error("no live worker that serves its agent has tool `{0}`")]
+    Tool(String),
+}
+
 /// A run under a lease of this process, ready to go on.
 pub struct Execution {
     segment: Segment,
@@ -520,7 +534,7 @@ impl Runtime {
     }
 
     /// An execution from a grant that is durable.
-    async fn execution(&self, done: Done, sent: crate::clock::BootInstant) -> Result<Execution, SegmentError> {
+    pub(crate) async fn execution(&self, done: Done, sent: crate::clock::BootInstant) -> Result<Execution, SegmentError> {
         let id = done.row.id;
         let (entries, unreadable) = match self.engine.journal(id, 0).await {
             Ok(entries) => (entries, None),
@@ -953,6 +967,30 @@ impl Runtime {
     /// No answer.
     pub async fn sweep(&self, limit: usize, dry_run: bool) -> Result<Swept, Unavailable> {
         self.reaper.sweep(limit, dry_run).await
+    }
+
+    /// Why nobody goes on with a queued run; none where a live worker serves it, and where it is not queued.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn unserved(&self, row: &Snapshot) -> Result<Option<Unserved>, Unavailable> {
+        if row.state != State::Queued {
+            return Ok(None);
+        }
+        let workers = self.engine.store().workers().await?;
+        let mut tool = None;
+        for worker in &workers {
+            match lacking(row, worker) {
+                None => return Ok(None),
+                Some(lacks) if worker.agents.contains(&row.agent) => tool = Some(lacks),
+                Some(_) => {}
+            }
+        }
+        Ok(Some(match tool {
+            _ if workers.is_empty() => Unserved::NoWorker,
+            Some(tool) => Unserved::Tool(tool),
+            None => Unserved::Agent(row.agent.clone()),
+        }))
     }
 
     /// Finds a run by its id or the end of it.

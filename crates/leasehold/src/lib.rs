@@ -51,6 +51,7 @@ pub mod worker;
 pub use agent::executor::Live;
 pub use client::{
     Decided, Decision, Details, Execution, InboxKind, OrderError, Resolution, Runtime, RuntimeConfig, StartError, StartRun,
+    Unserved,
 };
 pub use worker::pool::{PoolConfig, Worked};
 

@@ -28,6 +28,9 @@ pub const IDEMPOTENT_ATTEMPTS_MAX: u32 = 3;
 pub const NOT_STARTED_IN_A_ROW_MAX: u32 = 3;
 /// Writes that the store commits together.
 pub const COMMIT_BATCH_MAX: usize = 128;
+/// Due runs that a worker passes over without looking at them again until its next sweep, because it cannot serve them; more: each
+/// look is a page deep, so that what it can serve is found behind twice as many.
+pub const PASSED_OVER_MAX: usize = 1_000;
 /// Entries or rows of one page.
 pub const PAGE_MAX: usize = 1_000;
 /// Rows that one sweep looks at when a local command starts.

@@ -412,13 +412,7 @@ async fn a_pool_works_the_whole_queue_and_keeps_an_agents_cap_on_segments() {
             for _ in 0..6 {
                 enqueue(&world).await;
             }
-            let config = PoolConfig {
-                concurrency: 4,
-                sweep_interval: Duration::from_secs(3_600),
-                grace: Duration::from_secs(5),
-                drain: true,
-                only: None,
-            };
+            let config = PoolConfig { concurrency: 4, sweep_interval: Duration::from_secs(3_600), ..PoolConfig::drain() };
             let worked = world.runtime.work(config).await;
             assert!(worked.executed.iter().all(|(_, ended)| ended.as_ref().is_ok_and(|row| row.state == State::Completed)));
             assert_eq!((worked.executed.len(), recorder.count("ledger.append")), (6, 6), "{}", place.name);

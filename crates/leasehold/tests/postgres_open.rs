@@ -106,7 +106,7 @@ async fn an_encoding_that_would_change_text_is_refused() {
 async fn a_newer_schema_is_refused_and_left_alone() {
     let database = database().await;
     PostgresStore::connect(&database.url()).await.unwrap();
-    database.execute("UPDATE refinery_schema_history SET version = 4711").await.unwrap();
+    database.execute("UPDATE refinery_schema_history SET version = 4711 WHERE version = 1").await.unwrap();
     let error = refused(&database.url()).await;
     assert!(matches!(error, OpenError::NewerSchema { found: 4711, .. }), "{error:?}");
 }

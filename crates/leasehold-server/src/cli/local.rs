@@ -10,15 +10,19 @@ use crate::{
 };
 use jiff::Timestamp;
 use leasehold::{
-    Details, Live, OrderError, Runtime, RuntimeConfig, StartError,
+    Details, Live, OrderError, Runtime, RuntimeConfig, StartError, Unserved,
     agent::registry::Registry,
     clock::{SystemClock, WallClock as _},
     limits,
     run::{Backoff, Policy, Reason, Rejection, RunId, Snapshot, State},
-    store::{Store, Unavailable, postgres::PostgresStore, sqlite::SqliteStore},
+    store::{Listed, Store, Unavailable, postgres::PostgresStore, sqlite::SqliteStore},
     worker::Probe,
 };
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
 /// What a command needs of this process.
@@ -29,6 +33,9 @@ pub(crate) enum Needs {
     /// To execute too: agents, tools, models.
     Agents,
 }
+
+/// How long the end of a command waits for other processes to be told.
+const HINT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// An open store and this process's part in it.
 pub(crate) struct Local<'a> {
@@ -177,11 +184,31 @@ impl<'a> Local<'a> {
         Ok(())
     }
 
-    /// Says so where a queued run has nobody to take it.
-    pub(crate) async fn warn_without_worker(&self) -> Result<(), Failure> {
-        if self.runtime.store().workers_alive().await.map_err(unavailable)? == 0 {
-            terminal::note(format!("no worker is running on this store: start one with `{} worker`", self.context.command));
+    /// Names the agents of which runs are queued and which no live worker serves.
+    pub(crate) async fn warn_unserved_agents(&self, rows: &[Listed]) -> Result<(), Failure> {
+        let queued = rows.iter().filter(|row| row.state == State::Queued.as_str());
+        let agents: BTreeSet<&str> = queued.map(|row| row.agent.as_str()).collect();
+        if agents.is_empty() {
+            return Ok(());
         }
+        let workers = self.runtime.store().workers().await.map_err(unavailable)?;
+        for agent in agents.into_iter().filter(|agent| !workers.iter().any(|w| w.agents.contains(*agent))) {
+            terminal::note(format!("runs of agent `{agent}` are queued, and no live worker serves it"));
+        }
+        Ok(())
+    }
+
+    /// Says so where a queued run has nobody to take it.
+    pub(crate) async fn warn_unserved(&self, row: &Snapshot) -> Result<(), Failure> {
+        // The command ends soon, and a worker should hear of its run at once.
+        self.runtime.store().hints_sent(HINT_PATIENCE).await;
+        let Some(unserved) = self.runtime.unserved(row).await.map_err(unavailable)? else { return Ok(()) };
+        let due = if row.due_at <= self.now() { "due since" } else { "due at" };
+        let mend = match &unserved {
+            Unserved::NoWorker => format!("start one with `{} worker`", self.context.command),
+            Unserved::Agent(_) | Unserved::Tool(_) => "start a worker whose configuration has it".to_owned(),
+        };
+        terminal::note(format!("run {}: {due} {}, {unserved}: {mend}", row.id, row.due_at));
         Ok(())
     }
 }

@@ -51,6 +51,7 @@ pub(crate) async fn worker(context: &Context, args: WorkerArgs) -> Outcome {
         grace: GRACE,
         drain,
         only,
+        ..PoolConfig::default()
     };
     let mut signals = Signals::listen()?;
     let runtime = local.runtime.clone();
@@ -98,8 +99,8 @@ fn worked_words(worked: &Worked) {
             Err(error) => terminal::note(format!("run {run}: {error}")),
         }
     }
-    for (run, what) in &worked.not_served {
-        terminal::note(format!("run {run} is due, and this process does not serve `{what}`"));
+    for (run, why) in &worked.not_served {
+        terminal::note(format!("run {run} is due, and {why}"));
     }
 }
 

@@ -118,7 +118,7 @@ async fn queued(local: &Local<'_>, id: RunId) -> Outcome {
         screen.print()?;
     }
     if details.row.state == State::Queued {
-        local.warn_without_worker().await?;
+        local.warn_unserved(&details.row).await?;
     } else {
         terminal::note(format!("the key belongs to this run, which is {} now", details.row.state.as_str().replace('_', " ")));
     }
@@ -153,9 +153,7 @@ pub(crate) async fn report(local: &Local<'_>, details: &Details) -> Outcome {
         _ => {}
     }
     screen.eprint();
-    if row.state == State::Queued {
-        local.warn_without_worker().await?;
-    }
+    local.warn_unserved(row).await?;
     let printed = match wire::settled(row, &details.entries).and_then(|end| end.output) {
         _ if local.context.json => local.print_run(details),
         Some(output) => answer(&output),

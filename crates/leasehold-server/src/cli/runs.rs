@@ -139,6 +139,7 @@ async fn list(context: &Context, args: ListArgs) -> Outcome {
     if let Some(cursor) = next_cursor {
         terminal::note(format!("there are more: --cursor {cursor}"));
     }
+    local.warn_unserved_agents(&rows).await?;
     Ok(Exit::Done)
 }
 
@@ -152,6 +153,7 @@ async fn show_run(context: &Context, run: &str) -> Outcome {
         show(&mut screen, &local.subject(&details));
         screen.print()?;
     }
+    local.warn_unserved(&details.row).await?;
     Ok(Exit::Done)
 }
 
@@ -197,9 +199,7 @@ pub(crate) async fn ordered(local: &Local<'_>, row: &Snapshot) -> Result<(), Fai
         screen.styled(look, text);
         screen.print()?;
     }
-    if details.row.state == State::Queued {
-        local.warn_without_worker().await?;
-    }
+    local.warn_unserved(&details.row).await?;
     Ok(())
 }
 

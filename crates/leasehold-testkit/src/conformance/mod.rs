@@ -9,6 +9,7 @@
     reason = "an assertion library: panicking is how it says that a store breaks its contract"
 )]
 
+mod claims;
 mod guard;
 mod load;
 mod queries;
@@ -96,6 +97,12 @@ const CASES: &[Case] = cases![
     queries::due_runs_come_by_priority_then_time,
     queries::a_run_is_not_due_before_its_time,
     queries::only_queued_runs_of_these_agents_are_due,
+    claims::a_claim_shows_whole_rows_of_each_agent_but_those_excepted,
+    claims::an_idle_queue_asks_nobody,
+    claims::what_a_claim_writes_is_one_commit_with_an_answer_each,
+    claims::a_write_of_a_claim_that_is_refused_fails_alone,
+    claims::a_write_of_a_claim_with_a_stale_guard_changes_nothing,
+    claims::claims_at_once_never_get_the_same_row,
     queries::the_next_due_time_is_the_earliest,
     queries::lapsed_leases_come_in_id_order_and_pages,
     queries::a_lease_of_another_boot_is_lapsed_and_foreign,
@@ -106,6 +113,7 @@ const CASES: &[Case] = cases![
     queries::a_page_has_a_bound,
     queries::a_run_is_found_by_the_end_of_its_id,
     queries::workers_live_until_their_time_or_word,
+    queries::what_the_workers_serve_comes_back_as_it_was_last_said,
     load::a_renewal_extends_only_what_is_held,
     load::a_look_reports_foreign_changes_and_extends_nothing,
     load::what_was_acknowledged_is_there_for_another_handle,

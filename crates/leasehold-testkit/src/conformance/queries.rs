@@ -1,11 +1,11 @@
 //! Queues, sweeps and lists.
 
 use super::World;
-use crate::fixture::{TTL, at, completed, full, in_doubt, queued, running, waiting};
+use crate::fixture::{EXTREME, TTL, at, completed, full, in_doubt, queued, running, waiting};
 use leasehold::{
     clock::BootClock as _,
     limits::PAGE_MAX,
-    run::{LeaseTime, RunId, Snapshot, State},
+    run::{Claimer, LeaseTime, RunId, Snapshot, State},
     store::{Filter, Lapse},
 };
 use std::time::Duration;
@@ -20,14 +20,14 @@ pub(super) async fn due_runs_come_by_priority_then_time(world: World) {
         ids.push(world.add(Snapshot { priority, due_at: at(due), ..queued("a") }).await.id);
     }
     let expected = [4, 2, 1, 5, 0, 3].map(|n: usize| ids[n]);
-    assert_eq!(world.store.due(&agents(&["a"]), at(10), 100).await.unwrap(), expected);
-    assert_eq!(world.store.due(&agents(&["a"]), at(10), 2).await.unwrap(), expected[..2]);
+    assert_eq!(world.due(&[("a", 100)], 10).await, expected);
+    assert_eq!(world.due(&[("a", 2)], 10).await, expected[..2]);
 }
 
 pub(super) async fn a_run_is_not_due_before_its_time(world: World) {
     let id = world.add(Snapshot { due_at: at(10), ..queued("a") }).await.id;
-    assert_eq!(world.store.due(&agents(&["a"]), at(9), 10).await.unwrap(), []);
-    assert_eq!(world.store.due(&agents(&["a"]), at(10), 10).await.unwrap(), [id]);
+    assert_eq!(world.due(&[("a", 10)], 9).await, []);
+    assert_eq!(world.due(&[("a", 10)], 10).await, [id]);
 }
 
 pub(super) async fn only_queued_runs_of_these_agents_are_due(world: World) {
@@ -37,8 +37,8 @@ pub(super) async fn only_queued_runs_of_these_agents_are_due(world: World) {
     for row in [running("b"), waiting("b", None), completed("b"), in_doubt("b")] {
         world.add(row).await;
     }
-    assert_eq!(world.store.due(&agents(&["a'\"\u{e4}", "b"]), at(10), 10).await.unwrap(), [mine, too]);
-    assert_eq!(world.store.due(&[], at(10), 10).await.unwrap(), []);
+    assert_eq!(world.due(&[("a'\"\u{e4}", 10), ("b", 10)], 10).await, [mine, too]);
+    assert_eq!(world.due(&[], 10).await, []);
 }
 
 pub(super) async fn the_next_due_time_is_the_earliest(world: World) {
@@ -172,7 +172,7 @@ pub(super) async fn a_page_has_a_bound(world: World) {
         add.await.unwrap();
     }
     assert_eq!(world.store.list(&Filter::default(), None, usize::MAX).await.unwrap().len(), PAGE_MAX);
-    assert_eq!(world.store.due(&agents(&["a"]), at(1), usize::MAX).await.unwrap().len(), PAGE_MAX);
+    assert_eq!(world.due(&[("a", usize::MAX)], 1).await.len(), PAGE_MAX);
 }
 
 pub(super) async fn a_run_is_found_by_the_end_of_its_id(world: World) {
@@ -197,17 +197,31 @@ pub(super) async fn a_run_is_found_by_the_end_of_its_id(world: World) {
 }
 
 pub(super) async fn workers_live_until_their_time_or_word(world: World) {
-    let alive = async || world.store.workers_alive().await.unwrap();
+    let alive = async || world.store.workers().await.unwrap().len();
+    let (open, closed) = (serving("a"), Claimer::default());
     assert_eq!(alive().await, 0);
-    world.store.announce("one", TTL, true).await.unwrap();
-    world.store.announce("two", TTL / 2, true).await.unwrap();
-    world.store.announce("two", TTL / 2, true).await.unwrap();
+    world.store.announce("one", TTL, &open).await.unwrap();
+    world.store.announce("two", TTL / 2, &open).await.unwrap();
+    world.store.announce("two", TTL / 2, &open).await.unwrap();
     assert_eq!(alive().await, 2);
     world.clock.advance(TTL / 2);
     assert_eq!(alive().await, 1);
-    world.store.announce("one", TTL, false).await.unwrap();
+    world.store.announce("one", TTL, &closed).await.unwrap();
     assert_eq!(alive().await, 0);
-    world.store.announce("two", TTL, true).await.unwrap();
+    world.store.announce("two", TTL, &open).await.unwrap();
     world.clock.reboot("boot-2");
     assert_eq!(alive().await, 0);
+}
+
+fn serving(agent: &str) -> Claimer {
+    Claimer { agents: [agent.to_owned()].into(), tools: [format!("{agent}.tool"), "b".into()].into(), open: true }
+}
+
+pub(super) async fn what_the_workers_serve_comes_back_as_it_was_last_said(world: World) {
+    world.store.announce("one", TTL, &serving("x")).await.unwrap();
+    world.store.announce("two", TTL, &serving(EXTREME)).await.unwrap();
+    world.store.announce("one", TTL, &serving("a")).await.unwrap();
+    let mut workers = world.subject.reopen().await.workers().await.unwrap();
+    workers.sort_by_key(|w| w.agents.contains(EXTREME));
+    assert_eq!(workers, [serving("a"), serving(EXTREME)]);
 }

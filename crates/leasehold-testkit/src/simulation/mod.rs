@@ -164,6 +164,7 @@ impl Sim {
             let config = leasehold::worker::pool::PoolConfig {
                 concurrency: 2,
                 sweep_interval: Duration::from_secs(3),
+                poll_interval: Duration::from_millis(500),
                 grace: Duration::from_secs(5),
                 drain: false,
                 only: None,

@@ -6,8 +6,11 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use leasehold::{
     clock::{BootClock, BootInstant, WallClock},
-    run::{Entry, LeaseTime, RunId, Snapshot},
-    store::{Answer, Filter, Held, Insert, Inserted, Lapsed, Listed, Look, ReadError, Renewer, Store, Unavailable, Write},
+    run::{Claimer, Entry, LeaseTime, RunId, Snapshot},
+    store::{
+        Answer, Choose, Chosen, Filter, Held, Insert, Inserted, Lapsed, Listed, Look, ReadError, Renewer, Store, Unavailable,
+        Wanted, Write,
+    },
 };
 use std::{
     fmt,
@@ -169,8 +172,8 @@ impl Store for SimStore {
     async fn list(&self, filter: &Filter, before: Option<RunId>, limit: usize) -> Result<Vec<Listed>, Unavailable> {
         self.through(self.inner.list(filter, before, limit)).await
     }
-    async fn due(&self, agents: &[String], now: Timestamp, limit: usize) -> Result<Vec<RunId>, Unavailable> {
-        self.through(self.inner.due(agents, now, limit)).await
+    async fn claim(&self, wanted: Wanted, choose: Choose) -> Result<Chosen, Unavailable> {
+        self.through(self.inner.claim(wanted, choose)).await
     }
     async fn next_due(&self, agents: &[String]) -> Result<Option<Timestamp>, Unavailable> {
         self.through(self.inner.next_due(agents)).await
@@ -187,11 +190,11 @@ impl Store for SimStore {
     async fn find(&self, suffix: &str) -> Result<Vec<RunId>, Unavailable> {
         self.through(self.inner.find(suffix)).await
     }
-    async fn announce(&self, worker: &str, ttl: Duration, executes: bool) -> Result<(), Unavailable> {
-        self.through(self.inner.announce(worker, ttl, executes)).await
+    async fn announce(&self, worker: &str, ttl: Duration, claimer: &Claimer) -> Result<(), Unavailable> {
+        self.through(self.inner.announce(worker, ttl, claimer)).await
     }
-    async fn workers_alive(&self) -> Result<usize, Unavailable> {
-        self.through(self.inner.workers_alive()).await
+    async fn workers(&self) -> Result<Vec<Claimer>, Unavailable> {
+        self.through(self.inner.workers()).await
     }
     fn renewer(&self) -> Result<Box<dyn Renewer>, Unavailable> {
         let faults = if self.faults == 0 { 0 } else { self.faults + 50 };

@@ -31,7 +31,7 @@ pub(super) fn claim<'a>(mut draft: Draft<'a>, grant: &Grant, claimer: &Claimer) 
 
 /// What the claimer would need and has not. A pending call that the gate will refuse anyway (its tool is known to nobody)
 /// has its outcome already, so every pending call counts.
-fn lacking(row: &Snapshot, claimer: &Claimer) -> Option<String> {
+pub fn lacking(row: &Snapshot, claimer: &Claimer) -> Option<String> {
     if !claimer.agents.contains(&row.agent) {
         return Some(row.agent.clone());
     }

@@ -8,6 +8,7 @@ use super::{
     state::{Effect, LateAnswer, Mode, OnExpiry, Principal, Reason, Recovery, ResolutionKind, SegmentKind, words},
 };
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::{collections::BTreeSet, time::Duration};
 
@@ -59,7 +60,8 @@ pub struct Right {
 }
 
 /// What a claimer can execute.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Claimer {
     /// Agents it has.
     pub agents: BTreeSet<String>,

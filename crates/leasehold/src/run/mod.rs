@@ -15,7 +15,7 @@ mod story;
 mod table;
 mod transition;
 
-pub use clockwork::{Verdict, verdict};
+pub use clockwork::{Verdict, lacking, verdict};
 pub use decision::*;
 pub use event::*;
 pub use ids::*;

@@ -1,19 +1,23 @@
 //! The engine: the only caller of [`apply`]. It turns events into guarded writes and the store's answers into answers that
 //! never collapse.
 
-use super::{Answer, ExpiryGuard, Guard, Insert, Inserted, LeaseOp, ReadError, RequestKey, Store, Unavailable, Write};
+use super::{
+    Answer, Chosen, ExpiryGuard, Guard, Hint, Insert, Inserted, LeaseOp, ReadError, RequestKey, Store, Unavailable, Wanted,
+    Write,
+};
 use crate::{
     clock::WallClock,
     limits,
     run::{
-        Delta, Entry, Event, Grant, Late, LateAnswer, LeaseChange, NewRun, Now, Policy, Rejection, Right, RunId, Snapshot,
-        State, WriteId, apply, birth,
+        Claimer, Delta, Entry, Event, Grant, Late, LateAnswer, LeaseChange, LeaseId, LeaseTime, NewRun, Now, Policy, Rejection,
+        Right, RunId, Snapshot, State, WriteId, apply, birth,
     },
 };
 use backon::{ExponentialBuilder, Retryable};
 use std::{
+    collections::HashMap,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -73,6 +77,46 @@ pub struct Done {
     pub entries: Vec<Entry>,
 }
 
+/// A transition and how it is written; no write where nothing changes.
+struct Drafted {
+    write: Option<Write>,
+    done: Done,
+}
+
+/// Who claims, and how much.
+#[derive(Clone, Debug)]
+pub(crate) struct Claim {
+    /// What it can execute.
+    pub(crate) claimer: Claimer,
+    /// Its name as a holder.
+    pub(crate) process: String,
+    /// Runs at most.
+    pub(crate) most: usize,
+    /// Of each agent at most.
+    pub(crate) places: HashMap<String, usize>,
+    /// Which rows it asks for.
+    pub(crate) wanted: Wanted,
+}
+
+/// What a claim came to.
+#[derive(Debug, Default)]
+pub(crate) struct Claimed {
+    /// Held by this process now.
+    pub(crate) held: Vec<Done>,
+    /// Due, and not for this process: why.
+    pub(crate) passed_over: Vec<(RunId, String)>,
+    /// Of those, the ones whose row does not decode: a claim of such a one by itself settles it.
+    pub(crate) unreadable: Vec<RunId>,
+}
+
+/// What a claim has decided about the rows it was shown last.
+#[derive(Default)]
+struct Decided {
+    drafted: Vec<(Write, Done)>,
+    passed_over: Vec<(RunId, String)>,
+    unreadable: Vec<RunId>,
+}
+
 /// Applies events to runs in a store.
 #[derive(Debug)]
 pub struct Engine {
@@ -114,6 +158,10 @@ impl Engine {
         let hint = Committed { run: row.id, next: row.sequence, queued: row.state == State::Queued };
         // No receiver is the usual case; a hint that nobody hears is no loss.
         self.committed.send(hint).ok();
+        // A step of a run concerns nobody else; a run that is queued, cancelled, waiting or settled does.
+        if row.state != State::Running {
+            self.store.hint(Hint { run: Some(row.id), queued: row.state == State::Queued });
+        }
     }
 
     fn lease_op(&self, lease: LeaseChange) -> LeaseOp {
@@ -185,6 +233,24 @@ impl Engine {
         write_id: WriteId,
         expiry: Option<ExpiryGuard>,
     ) -> Result<Done, CommitError> {
+        let Drafted { write, done } = self.draft(row, events, write_id, expiry)?;
+        let Some(write) = write else { return Ok(done) };
+        match self.store.write(write).await? {
+            Answer::Applied(end) => Ok(self.applied(done, end)),
+            Answer::Fenced => Err(CommitError::Fenced),
+            Answer::Moved => Err(CommitError::Moved),
+            Answer::Gone => Err(CommitError::Gone),
+        }
+    }
+
+    /// What events make of a row.
+    fn draft(
+        &self,
+        row: &Snapshot,
+        events: Vec<Event>,
+        write_id: WriteId,
+        expiry: Option<ExpiryGuard>,
+    ) -> Result<Drafted, Rejection> {
         let now = self.now();
         let mut next = row.clone();
         let mut lease = LeaseChange::Keep;
@@ -198,24 +264,127 @@ impl Engine {
             entries.extend(self.entries(next.sequence, Some(&next), &delta, write_id, by_holder));
             next = delta.next;
         }
-        if entries.is_empty() && lease == LeaseChange::Keep {
-            return Ok(Done { row: next, entries });
-        }
         let guard =
             Guard { sequence: row.sequence, epoch: row.epoch, lease_id: row.lease.as_ref().map(|l| l.lease_id), expiry };
-        let write = Write { write_id, guard, next: next.clone(), lease: self.lease_op(lease), entries: entries.clone() };
-        match self.store.write(write).await? {
-            Answer::Applied(end) => {
-                if let (Some(end), Some(lease)) = (end, next.lease.as_mut()) {
-                    lease.expires_at = end;
-                }
-                self.announce(&next);
-                Ok(Done { row: next, entries })
-            }
-            Answer::Fenced => Err(CommitError::Fenced),
-            Answer::Moved => Err(CommitError::Moved),
-            Answer::Gone => Err(CommitError::Gone),
+        let changes = !entries.is_empty() || lease != LeaseChange::Keep;
+        let write = changes.then(|| Write {
+            write_id,
+            guard,
+            next: next.clone(),
+            lease: self.lease_op(lease),
+            entries: entries.clone(),
+        });
+        Ok(Drafted { write, done: Done { row: next, entries } })
+    }
+
+    /// A transition whose write is durable.
+    fn applied(&self, mut done: Done, end: Option<LeaseTime>) -> Done {
+        if let (Some(end), Some(lease)) = (end, done.row.lease.as_mut()) {
+            lease.expires_at = end;
         }
+        self.announce(&done.row);
+        done
+    }
+
+    /// Claims what is due, in one exchange with the store, in the order in which `order` puts it. A lost answer is looked up row by
+    /// row, for at most a third of the ttl: what is this process's own by its lease id is held, and what is not known then runs out by
+    /// itself.
+    ///
+    /// # Errors
+    /// No answer before anything was claimed.
+    pub(crate) async fn claim(
+        self: &Arc<Self>,
+        claim: Claim,
+        order: impl Fn(Vec<Snapshot>) -> Vec<Snapshot> + Send + Sync + 'static,
+    ) -> Result<Claimed, Unavailable> {
+        let decided = Arc::new(Mutex::new(Decided::default()));
+        let (engine, shared, wanted) = (Arc::clone(self), Arc::clone(&decided), claim.wanted.clone());
+        let choose = move |shown: Vec<Result<Snapshot, ReadError>>| {
+            let now_decided = engine.decide_claims(&claim, shown, &order);
+            let writes = now_decided.drafted.iter().map(|(write, _)| write.clone()).collect();
+            *shared.lock().unwrap_or_else(PoisonError::into_inner) = now_decided;
+            writes
+        };
+        let chosen = self.store.claim(wanted, Arc::new(choose)).await;
+        let Decided { drafted, passed_over, unreadable } =
+            std::mem::take(&mut *decided.lock().unwrap_or_else(PoisonError::into_inner));
+        let answers: Chosen = match chosen {
+            Ok(answers) => answers,
+            Err(unavailable) if drafted.is_empty() => return Err(unavailable),
+            Err(unavailable) => vec![Err(unavailable); drafted.len()],
+        };
+        let deadline = tokio::time::Instant::now() + self.ttl / 3;
+        let mut held = Vec::with_capacity(drafted.len());
+        for ((write, done), answer) in drafted.into_iter().zip(answers) {
+            let answer = match answer {
+                Ok(answer) => answer,
+                Err(error) => match self.sent_again(write, deadline).await {
+                    Some(answer) => answer,
+                    None => {
+                        let run = done.row.id;
+                        tracing::warn!(%run, "run {run}: whether it was claimed is not known, so it is left alone: {error}");
+                        continue;
+                    }
+                },
+            };
+            // Anything else: somebody was faster.
+            if let Answer::Applied(end) = answer {
+                held.push(self.applied(done, end));
+            }
+        }
+        Ok(Claimed { held, passed_over, unreadable })
+    }
+
+    fn decide_claims(
+        &self,
+        claim: &Claim,
+        shown: Vec<Result<Snapshot, ReadError>>,
+        order: &impl Fn(Vec<Snapshot>) -> Vec<Snapshot>,
+    ) -> Decided {
+        let mut decided = Decided::default();
+        let mut places = claim.places.clone();
+        let mut rows = Vec::with_capacity(shown.len());
+        for row in shown {
+            match row {
+                Ok(row) => rows.push(row),
+                Err(ReadError::Corrupt { run, why, .. }) => {
+                    decided.passed_over.push((run, format!("it cannot be read: {why}")));
+                    decided.unreadable.push(run);
+                }
+                Err(ReadError::Unavailable(_)) => {}
+            }
+        }
+        for row in order(rows) {
+            if decided.drafted.len() == claim.most {
+                break;
+            }
+            let Some(place @ 1..) = places.get_mut(&row.agent) else { continue };
+            let grant = Grant { lease_id: LeaseId::random(), process: claim.process.clone() };
+            let write_id = WriteId(grant.lease_id.0);
+            match self.draft(&row, vec![Event::Claim { grant, claimer: claim.claimer.clone() }], write_id, None) {
+                Ok(Drafted { write: Some(write), done }) => {
+                    *place -= 1;
+                    decided.drafted.push((write, done));
+                }
+                Err(Rejection::NotServed(what)) => {
+                    decided.passed_over.push((row.id, format!("this process does not serve `{what}`")));
+                }
+                // The queue was closed, or it is not due after all.
+                Ok(Drafted { write: None, .. }) | Err(_) => {}
+            }
+        }
+        decided
+    }
+
+    /// A write whose answer was lost, sent again under its id until it is answered; none at the deadline.
+    async fn sent_again(&self, write: Write, deadline: tokio::time::Instant) -> Option<Answer> {
+        let again = ExponentialBuilder::default()
+            .with_min_delay(Duration::from_millis(10))
+            .with_max_delay(Duration::from_millis(500))
+            .with_jitter()
+            .without_max_times();
+        let attempts = (|| self.store.write(write.clone())).retry(again);
+        tokio::time::timeout_at(deadline, attempts).await.ok()?.ok()
     }
 
     /// The row.

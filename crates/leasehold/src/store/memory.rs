@@ -2,12 +2,12 @@
 //! holds one lock from its first look to its last change, so each is a transaction. Nothing survives the value.
 
 use super::{
-    Answer, Filter, Guard, Held, Insert, Inserted, Lapse, Lapsed, LeaseOp, Listed, Look, ReadError, Renewer, RequestKey, Store,
-    Unavailable, Write, shape,
+    Answer, Choose, Chosen, Filter, Guard, Held, Insert, Inserted, Lapse, Lapsed, LeaseOp, Listed, Look, ReadError, Renewer,
+    RequestKey, Store, Unavailable, Wanted, Write, shape,
 };
 use crate::{
     clock::BootClock,
-    run::{Entry, LeaseTime, RunId, Snapshot, State, WriteId},
+    run::{Claimer, Entry, LeaseTime, RunId, Snapshot, State, WriteId},
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -28,7 +28,7 @@ struct Stored {
 struct Tables {
     runs: BTreeMap<RunId, Stored>,
     keys: HashMap<(String, String), (RunId, String)>,
-    workers: HashMap<String, LeaseTime>,
+    workers: HashMap<String, (LeaseTime, Claimer)>,
 }
 
 #[derive(Debug)]
@@ -84,6 +84,35 @@ impl Shared {
         };
         lease.expires_at == expiry.expires_at && over
     }
+
+    fn write(&self, tables: &mut Tables, write: Write) -> Result<Answer, Unavailable> {
+        shape::check_write(&write)?;
+        let Some(stored) = tables.runs.get_mut(&write.next.id) else { return Ok(Answer::Gone) };
+        if !self.guard_holds(&stored.row, &write.guard) {
+            let lease_id = stored.row.lease.as_ref().map(|l| l.lease_id);
+            return Ok(if has_write(stored, write.write_id) {
+                Answer::Applied(lease_end(&stored.row))
+            } else if stored.row.epoch != write.guard.epoch || lease_id != write.guard.lease_id {
+                Answer::Fenced
+            } else {
+                Answer::Moved
+            });
+        }
+        let mut next = write.next;
+        match write.lease {
+            LeaseOp::Keep => next.lease = stored.row.lease.clone(),
+            LeaseOp::Drop => next.lease = None,
+            LeaseOp::Extend(ttl) => {
+                if let Some(lease) = &mut next.lease {
+                    lease.expires_at = self.after(ttl);
+                }
+            }
+        }
+        shape::check_row(&next).map_err(refused)?;
+        stored.row = next;
+        stored.journal.extend(with_write_id(write.entries, write.write_id));
+        Ok(Answer::Applied(lease_end(&stored.row)))
+    }
 }
 
 fn lease_end(row: &Snapshot) -> Option<LeaseTime> {
@@ -131,33 +160,7 @@ impl Store for MemoryStore {
     }
 
     async fn write(&self, write: Write) -> Result<Answer, Unavailable> {
-        shape::check_write(&write)?;
-        let mut tables = self.shared.tables();
-        let Some(stored) = tables.runs.get_mut(&write.next.id) else { return Ok(Answer::Gone) };
-        if !self.shared.guard_holds(&stored.row, &write.guard) {
-            let lease_id = stored.row.lease.as_ref().map(|l| l.lease_id);
-            return Ok(if has_write(stored, write.write_id) {
-                Answer::Applied(lease_end(&stored.row))
-            } else if stored.row.epoch != write.guard.epoch || lease_id != write.guard.lease_id {
-                Answer::Fenced
-            } else {
-                Answer::Moved
-            });
-        }
-        let mut next = write.next;
-        match write.lease {
-            LeaseOp::Keep => next.lease = stored.row.lease.clone(),
-            LeaseOp::Drop => next.lease = None,
-            LeaseOp::Extend(ttl) => {
-                if let Some(lease) = &mut next.lease {
-                    lease.expires_at = self.shared.after(ttl);
-                }
-            }
-        }
-        shape::check_row(&next).map_err(refused)?;
-        stored.row = next;
-        stored.journal.extend(with_write_id(write.entries, write.write_id));
-        Ok(Answer::Applied(lease_end(&stored.row)))
+        self.shared.write(&mut self.shared.tables(), write)
     }
 
     async fn load(&self, id: RunId) -> Result<Option<Snapshot>, ReadError> {
@@ -194,17 +197,20 @@ impl Store for MemoryStore {
             .collect())
     }
 
-    async fn due(&self, agents: &[String], now: Timestamp, limit: usize) -> Result<Vec<RunId>, Unavailable> {
-        let tables = self.shared.tables();
-        let mut due: Vec<_> = tables
-            .runs
-            .values()
-            .map(|s| &s.row)
-            .filter(|r| r.state == State::Queued && r.due_at <= now && agents.contains(&r.agent))
-            .map(|r| (Reverse(r.priority), r.due_at, r.id))
-            .collect();
-        due.sort();
-        Ok(due.into_iter().take(shape::page(limit)).map(|(_, _, id)| id).collect())
+    async fn claim(&self, wanted: Wanted, choose: Choose) -> Result<Chosen, Unavailable> {
+        let mut tables = self.shared.tables();
+        let mut shown = Vec::new();
+        for (agent, most) in &wanted.agents {
+            let is_due = |r: &&Snapshot| r.state == State::Queued && r.due_at <= wanted.now && r.agent == *agent;
+            let mut due: Vec<&Snapshot> = tables.runs.values().map(|s| &s.row).filter(is_due).collect();
+            due.retain(|r| !wanted.except.contains(&r.id));
+            due.sort_by_key(|r| (Reverse(r.priority), r.due_at, r.id));
+            shown.extend(due.into_iter().take(shape::page(*most)).cloned().map(Ok));
+        }
+        if shown.is_empty() {
+            return Ok(Vec::new());
+        }
+        Ok(choose(shown).into_iter().map(|write| self.shared.write(&mut tables, write)).collect())
     }
 
     async fn next_due(&self, agents: &[String]) -> Result<Option<Timestamp>, Unavailable> {
@@ -257,19 +263,21 @@ impl Store for MemoryStore {
         Ok(tables.runs.keys().rev().filter(|id| id.0.simple().to_string().ends_with(&suffix)).take(2).copied().collect())
     }
 
-    async fn announce(&self, worker: &str, ttl: Duration, executes: bool) -> Result<(), Unavailable> {
+    async fn announce(&self, worker: &str, ttl: Duration, claimer: &Claimer) -> Result<(), Unavailable> {
         let mut tables = self.shared.tables();
-        if executes {
-            tables.workers.insert(worker.to_owned(), self.shared.after(ttl));
+        if claimer.open {
+            tables.workers.insert(worker.to_owned(), (self.shared.after(ttl), claimer.clone()));
         } else {
             tables.workers.remove(worker);
         }
         Ok(())
     }
 
-    async fn workers_alive(&self) -> Result<usize, Unavailable> {
+    async fn workers(&self) -> Result<Vec<Claimer>, Unavailable> {
         let now = self.shared.now();
-        Ok(self.shared.tables().workers.values().filter(|end| end.clock == now.clock && end.ns > now.ns).count())
+        let tables = self.shared.tables();
+        let alive = tables.workers.values().filter(|(end, _)| end.clock == now.clock && end.ns > now.ns);
+        Ok(alive.map(|(_, claimer)| claimer.clone()).take(shape::page(usize::MAX)).collect())
     }
 
     fn renewer(&self) -> Result<Box<dyn Renewer>, Unavailable> {

@@ -12,6 +12,9 @@
 //! 6. **Batches**: writes that wait are committed together; each caller gets its own answer, and one that errors does not take
 //!    the others down.
 //! 7. Bytes come back as they went in.
+//! 8. **Two claims never see the same row**: what a claim is shown nobody else is shown or changes until that claim is committed or
+//!    undone, and no claim waits for another's rows longer than it takes to commit. A claimer that dies or stands still in between
+//!    holds nothing for longer than seconds.
 //!
 //! [`conformance`](../../leasehold_testkit/conformance/index.html) in the test kit is this contract as tests, with one entry for every store.
 
@@ -21,10 +24,11 @@ pub mod postgres;
 mod shape;
 pub mod sqlite;
 
-use crate::run::{Entry, LeaseId, LeaseTime, RunId, Snapshot, State, WriteId};
+use crate::run::{Claimer, Entry, LeaseId, LeaseTime, RunId, Snapshot, State, WriteId};
 use async_trait::async_trait;
 use jiff::Timestamp;
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
+use tokio::sync::broadcast;
 
 /// No answer: what was asked may have been applied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -262,6 +266,33 @@ pub struct Look {
     pub cancel_requested: bool,
 }
 
+/// Which queued runs a claim wants to see.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Of these agents, at most so many runs each (and [`PAGE_MAX`](crate::limits::PAGE_MAX)).
+    pub agents: Vec<(String, usize)>,
+    /// Due at this time.
+    pub now: Timestamp,
+    /// None of these.
+    pub except: Vec<RunId>,
+}
+
+/// What a claim writes of the rows it is shown; a row that does not decode is shown as its error. It must not block. A store that
+/// had to begin its transaction again asks again, and only the writes of the last time count.
+pub type Choose = Arc<dyn Fn(Vec<Result<Snapshot, ReadError>>) -> Vec<Write> + Send + Sync>;
+
+/// What became of each write of a claim, in their order; one that errors does not take the others down.
+pub type Chosen = Vec<Result<Answer, Unavailable>>;
+
+/// A run was changed by some process. It may be missed or come for nothing: whoever hears one looks, and looks anyway from time to time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hint {
+    /// Which run; none: any.
+    pub run: Option<RunId>,
+    /// It is queued now.
+    pub queued: bool,
+}
+
 /// A connection of its own for the renewing thread: nothing else waits on it and it waits on nothing else.
 pub trait Renewer: Send {
     /// Extends every right that is still held, in one statement, and says what it found, one [`Look`] for each that has a row.
@@ -289,8 +320,9 @@ pub trait Store: Send + Sync + fmt::Debug {
     async fn journal(&self, id: RunId, from: u64, limit: usize) -> Result<Vec<Entry>, ReadError>;
     /// Rows, newest first, those with an id below `before`; at most `limit`.
     async fn list(&self, filter: &Filter, before: Option<RunId>, limit: usize) -> Result<Vec<Listed>, Unavailable>;
-    /// Queued runs of these agents that are due at `now`: by priority, then due time; at most `limit`.
-    async fn due(&self, agents: &[String], now: Timestamp, limit: usize) -> Result<Vec<RunId>, Unavailable>;
+    /// Shows `choose` queued runs that are due, those of an agent by priority, then due time, then id, and applies what it writes, in
+    /// one transaction. Where nothing is due it is not asked.
+    async fn claim(&self, wanted: Wanted, choose: Choose) -> Result<Chosen, Unavailable>;
     /// When the next queued run of these agents becomes due, if any.
     async fn next_due(&self, agents: &[String]) -> Result<Option<Timestamp>, Unavailable>;
     /// Now on the clock that ends leases.
@@ -301,10 +333,18 @@ pub trait Store: Send + Sync + fmt::Debug {
     async fn overdue(&self, now: Timestamp, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>, Unavailable>;
     /// Finds a run id by the end (or whole) of its text; at most two, so that an ambiguous end is seen.
     async fn find(&self, suffix: &str) -> Result<Vec<RunId>, Unavailable>;
-    /// A worker says that it lives until the store's now + ttl; `executes` false takes it back.
-    async fn announce(&self, worker: &str, ttl: Duration, executes: bool) -> Result<(), Unavailable>;
-    /// How many announced workers live.
-    async fn workers_alive(&self) -> Result<usize, Unavailable>;
+    /// A worker says that it lives until the store's now + ttl, and what it executes; one that is not open takes it back.
+    async fn announce(&self, worker: &str, ttl: Duration, claimer: &Claimer) -> Result<(), Unavailable>;
+    /// What the announced workers that live execute; at most [`PAGE_MAX`](crate::limits::PAGE_MAX) of them.
+    async fn workers(&self) -> Result<Vec<Claimer>, Unavailable>;
+    /// Tells other processes; after the commit, without waiting, and nobody hears of a failure. A store without a way to does nothing.
+    fn hint(&self, _: Hint) {}
+    /// Waits until the hints given so far are sent, at most `patience`: for a process that is about to end.
+    async fn hints_sent(&self, _patience: Duration) {}
+    /// Hints of other processes from now on; none where the store has no way.
+    fn hints(&self) -> Option<broadcast::Receiver<Hint>> {
+        None
+    }
     /// A connection for the renewing thread.
     fn renewer(&self) -> Result<Box<dyn Renewer>, Unavailable>;
     /// Where it is, for messages: path or URL without secrets.

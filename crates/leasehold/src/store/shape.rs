@@ -6,7 +6,7 @@
 use super::{Insert, LeaseOp, Unavailable, Write};
 use crate::{
     limits::PAGE_MAX,
-    run::{Entry, Fence, OnExpiry, OpenCall, OpenTurn, Reason, Snapshot, Stamp, State},
+    run::{Claimer, Entry, Fence, OnExpiry, OpenCall, OpenTurn, Reason, Snapshot, Stamp, State},
 };
 
 /// At most a page.
@@ -19,6 +19,17 @@ pub(super) fn page(limit: usize) -> usize {
 pub(super) fn id_suffix(text: &str) -> Option<String> {
     let digits: String = text.chars().filter(|c| *c != '-').map(|c| c.to_ascii_lowercase()).collect();
     (!digits.is_empty() && digits.len() <= 32 && digits.bytes().all(|b| b.is_ascii_hexdigit())).then_some(digits)
+}
+
+/// What a worker says it serves, as it is stored.
+pub(super) fn serves(claimer: &Claimer) -> String {
+    // Names and a truth value: it has no failing case.
+    serde_json::to_string(claimer).unwrap_or_default()
+}
+
+/// The same read back; a text of another version serves nothing that is known here.
+pub(super) fn claimer(serves: &str) -> Claimer {
+    serde_json::from_str(serves).unwrap_or_default()
 }
 
 /// The entries continue the journal without a gap, and the lease operation fits the row.

@@ -38,6 +38,7 @@ struct Holding {
 struct Book {
     held: HashMap<Held, Holding>,
     renew_now: bool,
+    look_now: bool,
     /// Counts finished renewals, so that a caller can wait for one that began after it asked.
     rounds: u64,
     closed: bool,
@@ -125,6 +126,15 @@ impl Heartbeat {
     /// The clock of the trust windows.
     pub(crate) fn now(&self) -> crate::clock::BootInstant {
         self.clock.now()
+    }
+
+    /// Somebody else may have changed this run: looks now, where it is held here.
+    pub(crate) fn look_now(&self, run: RunId) {
+        let mut book = self.shared.book();
+        if book.held.keys().any(|held| held.id == run) {
+            book.look_now = true;
+            self.shared.wake.notify_all();
+        }
     }
 
     /// Asks for a renewal now and waits until one that began after this call has ended, at most `patience`.
@@ -237,14 +247,14 @@ impl Beat {
                 let until = LOOK_EVERY.min(renew_every.saturating_sub(last_renewal.elapsed()));
                 (book, _) = shared
                     .wake
-                    .wait_timeout_while(book, until, |b| !b.closed && !b.renew_now)
+                    .wait_timeout_while(book, until, |b| !b.closed && !b.renew_now && !b.look_now)
                     .unwrap_or_else(PoisonError::into_inner);
             }
             if book.closed {
                 return;
             }
             let renew = book.renew_now || last_renewal.elapsed() >= renew_every;
-            book.renew_now = false;
+            (book.renew_now, book.look_now) = (false, false);
             drop(book);
             match self.round(&shared, renew) {
                 Round::Nothing => last_renewal = Instant::now(),

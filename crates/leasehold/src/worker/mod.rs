@@ -4,6 +4,7 @@ pub(crate) mod heartbeat;
 pub(crate) mod permit;
 pub mod pool;
 pub(crate) mod probe;
+pub(crate) mod queue;
 pub(crate) mod reaper;
 pub(crate) mod segment;
 pub(crate) mod trust;

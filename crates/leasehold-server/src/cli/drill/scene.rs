@@ -15,7 +15,7 @@ use leasehold::{
     Decision, StartRun,
     agent::tool::{Approval, site::Site},
     drill::{Blow, Case, Entry, Observed},
-    run::{self, Effect, EntryBody, Outcome, RunId, Snapshot, State, Via},
+    run::{self, Claimer, Effect, EntryBody, Outcome, RunId, Snapshot, State, Via},
 };
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
@@ -209,7 +209,7 @@ impl Play<'_> {
             let before = self.row().await?.lease;
             self.until("the lease was not renewed", async || Ok(self.row().await?.lease != before)).await?;
             signal(worker, Signal::STOP)?;
-            if store.announce("drill", Duration::from_secs(1), false).await.is_ok() {
+            if store.announce("drill", Duration::from_secs(1), &Claimer::default()).await.is_ok() {
                 return Ok(());
             }
             signal(worker, Signal::CONT)?;

@@ -7,7 +7,7 @@
 
 use super::{
     LeaseClock,
-    connections::{Connections, Failed},
+    connections::{Connections, Failed, Query},
     row::{self, EntryArrays, EntryColumns, GuardArrays, GuardColumns, RowArrays, RowColumns},
     sql::{self, Params},
 };
@@ -16,7 +16,10 @@ use crate::{
     run::{LeaseTime, RunId, WriteId},
     store::{Answer, Unavailable, Write},
 };
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::{
+    borrow::Borrow,
+    collections::{HashMap, HashSet, VecDeque},
+};
 use tokio::sync::{mpsc, oneshot};
 use tokio_postgres::Row;
 
@@ -27,14 +30,62 @@ const ATTEMPTS_MAX: u32 = 5;
 
 /// One write, encoded.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(super) struct Encoded {
     row: RowColumns,
     guard: GuardColumns,
     entries: Vec<EntryColumns>,
     id: RunId,
     write_id: WriteId,
     bytes: usize,
+}
+
+impl Encoded {
+    /// Of this write.
+    pub(super) fn of(write: &Write) -> Self {
+        let (id, write_id) = (write.next.id, write.write_id);
+        let entries: Vec<EntryColumns> = write.entries.iter().map(|e| EntryColumns::of(id, write_id, e)).collect();
+        let row = RowColumns::of(&write.next, write.lease);
+        let bytes = row.turn.as_ref().map_or(0, String::len) + entries.iter().map(|e| e.entry_payload.len()).sum::<usize>();
+        Self { row, guard: GuardColumns::of(&write.guard, write.lease), entries, id, write_id, bytes }
+    }
+}
+
+/// One write that waits.
+#[derive(Debug)]
+struct Job {
+    write: Encoded,
     reply: oneshot::Sender<Result<Answer, Unavailable>>,
+}
+
+impl Borrow<Encoded> for Job {
+    fn borrow(&self) -> &Encoded {
+        &self.write
+    }
+}
+
+/// The ends of the leases of the rows whose guard held.
+pub(super) type Written = HashMap<RunId, Option<LeaseTime>>;
+
+/// Sends many writes, at most one to a run, as one statement.
+pub(super) async fn write_many(
+    to: &impl Query,
+    clock: &LeaseClock,
+    writes: &[impl Borrow<Encoded> + Sync],
+) -> Result<Written, Failed> {
+    let now = clock.now();
+    let (mut rows, mut guards, mut entries) = (RowArrays::default(), GuardArrays::default(), EntryArrays::default());
+    for write in writes.iter().map(Borrow::borrow) {
+        rows.push(&write.row);
+        guards.push(&write.guard);
+        write.entries.iter().for_each(|e| entries.push(e));
+    }
+    let mut params = Params::default();
+    rows.bind(&mut params);
+    guards.bind(&mut params);
+    now.bind(&mut params);
+    entries.bind(&mut params);
+    let written = to.query(&sql::WRITE_RUNS, &params).await?;
+    written.iter().map(|row| Ok((row::run_id(row).map_err(unread)?, end(row)?))).collect()
 }
 
 /// The way to the task; it ends with the last sender.
@@ -55,12 +106,7 @@ impl Committer {
     /// Sends a write and waits for the commit that holds it.
     pub(super) async fn send(&self, write: &Write) -> Result<Answer, Unavailable> {
         let (reply, answer) = oneshot::channel();
-        let entries: Vec<EntryColumns> =
-            write.entries.iter().map(|e| EntryColumns::of(write.next.id, write.write_id, e)).collect();
-        let row = RowColumns::of(&write.next, write.lease);
-        let bytes = row.turn.as_ref().map_or(0, String::len) + entries.iter().map(|e| e.entry_payload.len()).sum::<usize>();
-        let guard = GuardColumns::of(&write.guard, write.lease);
-        let job = Job { row, guard, entries, id: write.next.id, write_id: write.write_id, bytes, reply };
+        let job = Job { write: Encoded::of(write), reply };
         let stopped = || Unavailable("the task that commits has stopped".into());
         self.jobs.send(job).map_err(|_| stopped())?;
         answer.await.map_err(|_| stopped())?
@@ -102,12 +148,12 @@ impl Task {
             }
             return;
         }
-        match self.send_many(&jobs).await {
+        match write_many(&self.connections, &self.clock, &jobs).await {
             Ok(mut written) => {
                 for job in jobs {
-                    let answer = match written.remove(&job.id) {
+                    let answer = match written.remove(&job.write.id) {
                         Some(end) => Ok(Answer::Applied(end)),
-                        None => self.why_not(&job).await,
+                        None => self.why_not(&job.write).await,
                     };
                     // A caller that has gone does not want its answer.
                     job.reply.send(answer).ok();
@@ -131,58 +177,40 @@ impl Task {
     async fn commit_one(&self, job: Job) {
         let mut attempt = 1;
         let sent = loop {
-            match self.send_one(&job).await {
+            match self.send_one(&job.write).await {
                 Err(Failed::Refused { again: true, .. }) if attempt < ATTEMPTS_MAX => attempt += 1,
                 other => break other,
             }
         };
         let answer = match sent {
             Ok(Some(end)) => Ok(Answer::Applied(end)),
-            Ok(None) => self.why_not(&job).await,
+            Ok(None) => self.why_not(&job.write).await,
             Err(failed) => Err(self.connections.unavailable(&failed)),
         };
         job.reply.send(answer).ok();
     }
 
     /// The end of the row's lease where the guard held.
-    async fn send_one(&self, job: &Job) -> Result<Option<Option<LeaseTime>>, Failed> {
+    async fn send_one(&self, write: &Encoded) -> Result<Option<Option<LeaseTime>>, Failed> {
         let now = self.clock.now();
         let mut entries = EntryArrays::default();
-        job.entries.iter().for_each(|e| entries.push(e));
+        write.entries.iter().for_each(|e| entries.push(e));
         let mut params = Params::default();
-        job.row.bind(&mut params);
-        job.guard.bind(&mut params);
+        write.row.bind(&mut params);
+        write.guard.bind(&mut params);
         now.bind(&mut params);
         entries.bind(&mut params);
         let rows = self.connections.query(&sql::WRITE_RUN, &params).await?;
         rows.first().map(end).transpose()
     }
 
-    /// The ends of the leases of the rows whose guard held.
-    async fn send_many(&self, jobs: &[Job]) -> Result<HashMap<RunId, Option<LeaseTime>>, Failed> {
-        let now = self.clock.now();
-        let (mut rows, mut guards, mut entries) = (RowArrays::default(), GuardArrays::default(), EntryArrays::default());
-        for job in jobs {
-            rows.push(&job.row);
-            guards.push(&job.guard);
-            job.entries.iter().for_each(|e| entries.push(e));
-        }
-        let mut params = Params::default();
-        rows.bind(&mut params);
-        guards.bind(&mut params);
-        now.bind(&mut params);
-        entries.bind(&mut params);
-        let written = self.connections.query(&sql::WRITE_RUNS, &params).await?;
-        written.iter().map(|row| Ok((row::run_id(row).map_err(unread)?, end(row)?))).collect()
-    }
-
     /// The guard failed: says which part. Read after the write, so what it finds may be newer; every answer stays true then,
     /// because no row comes back to an epoch, a lease or a sequence that it has left.
-    async fn why_not(&self, job: &Job) -> Result<Answer, Unavailable> {
-        let Some(row) = standing(&self.connections, job.id, job.write_id).await? else { return Ok(Answer::Gone) };
+    async fn why_not(&self, write: &Encoded) -> Result<Answer, Unavailable> {
+        let Some(row) = standing(&self.connections, write.id, write.write_id).await? else { return Ok(Answer::Gone) };
         Ok(if row.is_there {
             Answer::Applied(row.end)
-        } else if row.epoch != job.guard.guard_epoch || row.lease_id != job.guard.guard_lease_id {
+        } else if row.epoch != write.guard.guard_epoch || row.lease_id != write.guard.guard_lease_id {
             Answer::Fenced
         } else {
             Answer::Moved
@@ -230,10 +258,10 @@ fn next_batch(waiting: &mut VecDeque<Job>) -> Vec<Job> {
     let mut bytes = 0;
     let mut rest = VecDeque::new();
     for job in waiting.drain(..) {
-        let fits = batch.is_empty() || (batch.len() < COMMIT_BATCH_MAX && bytes + job.bytes <= BATCH_BYTES_MAX);
+        let fits = batch.is_empty() || (batch.len() < COMMIT_BATCH_MAX && bytes + job.write.bytes <= BATCH_BYTES_MAX);
         // A run whose earlier write waits keeps its later ones waiting too.
-        if seen.insert(job.id) && fits {
-            bytes += job.bytes;
+        if seen.insert(job.write.id) && fits {
+            bytes += job.write.bytes;
             batch.push(job);
         } else {
             rest.push_back(job);

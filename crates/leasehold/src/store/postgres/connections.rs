@@ -102,43 +102,30 @@ impl Connections {
         &self.place
     }
 
-    /// Runs one statement.
-    pub(super) async fn query(&self, sql: &Sql, params: &Params<'_>) -> Result<Vec<Row>, Failed> {
-        let client = self.pool.get().await.map_err(|error| {
+    async fn get(&self) -> Result<Object, Failed> {
+        self.pool.get().await.map_err(|error| {
             Failed::Lost(match &error {
                 PoolError::Backend(e) => words(e),
                 other => other.to_string(),
             })
-        })?;
-        let answer = tokio::time::timeout(CALL_TIMEOUT, self.ask(&client, sql, params)).await;
-        match answer {
-            Ok(Ok(rows)) => Ok(rows),
-            Ok(Err(error)) => {
-                let failed = Failed::from(&error);
-                let demoted = error.code().is_some_and(|c| *c == SqlState::READ_ONLY_SQL_TRANSACTION);
-                if demoted || matches!(failed, Failed::Lost(_)) {
-                    drop(Object::take(client));
-                }
-                Err(failed)
-            }
-            Err(_) => {
-                drop(Object::take(client));
-                Err(Failed::Lost(format!("no answer within {} s", CALL_TIMEOUT.as_secs())))
-            }
-        }
+        })
     }
 
-    async fn ask(&self, client: &Object, sql: &Sql, params: &Params<'_>) -> Result<Vec<Row>, tokio_postgres::Error> {
-        let text = sql.text(params);
-        if self.prepared {
-            let statement = client.prepare_typed_cached(text, &params.types()).await?;
-            client.query(&statement, &params.values()).await
-        } else {
-            client.query_typed(text, params.typed()).await
-        }
+    /// Begins a transaction of several statements, which the server undoes where the next one does not come within `stands_at_most`.
+    pub(super) async fn begin(&self, stands_at_most: Duration) -> Result<Transaction, Failed> {
+        let transaction = Transaction { client: Some(self.get().await?), prepared: self.prepared };
+        let ms = stands_at_most.as_millis();
+        // The bound on a whole transaction is known from PostgreSQL 17 on.
+        let begin = format!(
+            "BEGIN; SET LOCAL idle_in_transaction_session_timeout = {ms}; SET LOCAL statement_timeout = {ms}; \
+             SELECT set_config('transaction_timeout', '{}', true) WHERE current_setting('transaction_timeout', true) IS NOT NULL",
+            ms * 2
+        );
+        transaction.execute(&begin).await?;
+        Ok(transaction)
     }
 
-    /// The same for a caller who can do nothing but ask again.
+    /// Runs one statement for a caller who can do nothing but ask again.
     pub(super) async fn read(&self, sql: &Sql, params: &Params<'_>) -> Result<Vec<Row>, Unavailable> {
         self.query(sql, params).await.map_err(|failed| self.unavailable(&failed))
     }
@@ -148,5 +135,85 @@ impl Connections {
         match failed {
             Failed::Refused { why, .. } | Failed::Lost(why) => Unavailable(format!("{}: {why}", self.place)),
         }
+    }
+}
+
+async fn ask(client: &Object, prepared: bool, sql: &Sql, params: &Params<'_>) -> Result<Vec<Row>, tokio_postgres::Error> {
+    let text = sql.text(params);
+    if prepared {
+        let statement = client.prepare_typed_cached(text, &params.types()).await?;
+        client.query(&statement, &params.values()).await
+    } else {
+        client.query_typed(text, params.typed()).await
+    }
+}
+
+/// Waits for an answer, and no longer than a caller may; with a failure, whether its connection is of no use any more.
+async fn answer<T>(work: impl Future<Output = Result<T, tokio_postgres::Error>> + Send) -> Result<T, (Failed, bool)> {
+    match tokio::time::timeout(CALL_TIMEOUT, work).await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(error)) => {
+            let failed = Failed::from(&error);
+            let demoted = error.code().is_some_and(|c| *c == SqlState::READ_ONLY_SQL_TRANSACTION);
+            let unusable = demoted || matches!(failed, Failed::Lost(_));
+            Err((failed, unusable))
+        }
+        Err(_) => Err((Failed::Lost(format!("no answer within {} s", CALL_TIMEOUT.as_secs())), true)),
+    }
+}
+
+/// What takes statements.
+pub(super) trait Query: Sync {
+    /// Runs one statement.
+    fn query(&self, sql: &Sql, params: &Params<'_>) -> impl Future<Output = Result<Vec<Row>, Failed>> + Send;
+}
+
+impl Query for Connections {
+    async fn query(&self, sql: &Sql, params: &Params<'_>) -> Result<Vec<Row>, Failed> {
+        let client = self.get().await?;
+        answer(ask(&client, self.prepared, sql, params)).await.map_err(|(failed, unusable)| {
+            if unusable {
+                drop(Object::take(client));
+            }
+            failed
+        })
+    }
+}
+
+/// A connection in an open transaction. Unless it came to its [`end`](Self::end), the connection is closed with this value, and the
+/// server undoes what was begun: also where the future that held it is dropped.
+pub(super) struct Transaction {
+    client: Option<Object>,
+    prepared: bool,
+}
+
+impl Transaction {
+    fn client(&self) -> Result<&Object, Failed> {
+        self.client.as_ref().ok_or_else(|| Failed::Lost("the transaction has ended".into()))
+    }
+
+    async fn execute(&self, statements: &str) -> Result<(), Failed> {
+        answer(self.client()?.batch_execute(statements)).await.map_err(|(failed, _)| failed)
+    }
+
+    /// Commits or rolls back, and gives the connection back.
+    pub(super) async fn end(mut self, statement: &str) -> Result<(), Failed> {
+        self.execute(statement).await?;
+        drop(self.client.take());
+        Ok(())
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        if let Some(client) = self.client.take() {
+            drop(Object::take(client));
+        }
+    }
+}
+
+impl Query for Transaction {
+    async fn query(&self, sql: &Sql, params: &Params<'_>) -> Result<Vec<Row>, Failed> {
+        answer(ask(self.client()?, self.prepared, sql, params)).await.map_err(|(failed, _)| failed)
     }
 }

@@ -3,17 +3,20 @@
 //!
 //! All SQL is in `sql/`, one statement a file, with the names that the embedded store uses, and no rule of the protocol is in any:
 //! the constraints of the schema mirror them. Every transaction is one statement, so nothing is left open by a process that dies
-//! or a future that is dropped. The guard stands in the statement that writes, and PostgreSQL judges it again on the newest version
+//! or a future that is dropped; but for a claim of many rows, which is bounded (`claim`). The guard stands in the statement that writes, and PostgreSQL judges it again on the newest version
 //! of a row it had to wait for.
 //!
 //! Leases run on the **database's clock**, named `db`; no clock of a client decides about one. A lease of another clock (a row that came
 //! from an embedded store) is foreign, see the lease section of the protocol.
 //!
-//! A process has one connection that commits guarded writes, a few for everything else, and one for its renewals. What the URL
+//! A process has one connection that commits guarded writes, a few for everything else, one for its renewals, and a worker one that
+//! listens for hints. What the URL
 //! may say stands at [`PostgresStore::connect`].
 
+mod claim;
 mod committer;
 mod connections;
+mod hints;
 mod open;
 mod renewer;
 mod row;
@@ -27,6 +30,7 @@ pub use open::OpenError;
 use self::{
     committer::Committer,
     connections::Connections,
+    hints::Hints,
     renewer::PostgresRenewer,
     row::{Damaged, EntryArrays, EntryColumns, RowColumns, total},
     sql::{Params, Sql},
@@ -34,15 +38,17 @@ use self::{
     url::Target,
 };
 use super::{
-    Answer, Filter, Insert, Inserted, Lapse, Lapsed, Listed, ReadError, Renewer, RequestKey, Store, Unavailable, Write, shape,
+    Answer, Choose, Chosen, Filter, Hint, Insert, Inserted, Lapse, Lapsed, Listed, ReadError, Renewer, RequestKey, Store,
+    Unavailable, Wanted, Write, shape,
 };
 use crate::{
     clock::BootClock,
-    run::{Entry, LeaseId, LeaseTime, RunId, Snapshot, State},
+    run::{Claimer, Entry, LeaseId, LeaseTime, RunId, Snapshot, State},
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
 use std::{fmt, sync::Arc, time::Duration};
+use tokio::sync::broadcast;
 use tokio_postgres::Row;
 use tokio_postgres_rustls::MakeRustlsConnect;
 use uuid::Uuid;
@@ -91,6 +97,7 @@ pub struct PostgresStore {
     clock: LeaseClock,
     committer: Committer,
     shared: Connections,
+    hints: Hints,
 }
 
 impl fmt::Debug for PostgresStore {
@@ -138,7 +145,8 @@ impl PostgresStore {
         let commits = Connections::new(&target, tls.clone(), 1).map_err(failed)?;
         let shared = Connections::new(&target, tls.clone(), CONNECTIONS_MAX).map_err(failed)?;
         let committer = Committer::start(commits, clock.clone());
-        Ok(Arc::new(Self { target, tls, clock, committer, shared }))
+        let hints = Hints::start(shared.clone());
+        Ok(Arc::new(Self { target, tls, clock, committer, shared, hints }))
     }
 
     /// Every row that `read` makes something of; one that does not decode is passed over, and said, so that it hides no other.
@@ -285,12 +293,8 @@ impl Store for PostgresStore {
         self.rows(sql, &params, row::listed).await
     }
 
-    async fn due(&self, agents: &[String], now: Timestamp, limit: usize) -> Result<Vec<RunId>, Unavailable> {
-        let agents: Vec<String> = agents.iter().map(|a| stored(a)).collect();
-        let (now_ms, limit) = (now.as_millisecond(), limited(limit));
-        let mut params = Params::default();
-        params.many("agents", &agents).one("now_ms", &now_ms).one("limit", &limit);
-        self.rows(&sql::DUE, &params, row::run_id).await
+    async fn claim(&self, wanted: Wanted, choose: Choose) -> Result<Chosen, Unavailable> {
+        self.claim_due(&wanted, &choose).await
     }
 
     async fn next_due(&self, agents: &[String]) -> Result<Option<Timestamp>, Unavailable> {
@@ -349,21 +353,34 @@ impl Store for PostgresStore {
         self.rows(&sql::FIND, &params, row::run_id).await
     }
 
-    async fn announce(&self, worker: &str, ttl: Duration, executes: bool) -> Result<(), Unavailable> {
+    async fn announce(&self, worker: &str, ttl: Duration, claimer: &Claimer) -> Result<(), Unavailable> {
         let (now, name, ttl_ns) = (self.clock.now(), stored(worker), nanos(ttl));
+        let serves = shape::serves(claimer);
         let mut params = Params::default();
         now.bind(&mut params);
         self.shared.read(&sql::FORGET_WORKERS, &params).await?;
-        params.one("name", &name).one("ttl_ns", &ttl_ns).one("executes", &executes);
+        params.one("name", &name).one("ttl_ns", &ttl_ns).one("executes", &claimer.open).one("serves", &serves);
         self.shared.read(&sql::ANNOUNCE, &params).await.map(|_| ())
     }
 
-    async fn workers_alive(&self) -> Result<usize, Unavailable> {
-        let now = self.clock.now();
+    async fn workers(&self) -> Result<Vec<Claimer>, Unavailable> {
+        let (now, limit) = (self.clock.now(), limited(usize::MAX));
         let mut params = Params::default();
         now.bind(&mut params);
-        let alive = self.rows(&sql::WORKERS_ALIVE, &params, |row| row::column::<i64>(row, "alive")).await?;
-        Ok(alive.first().map_or(0, |n| usize::try_from(*n).unwrap_or(usize::MAX)))
+        params.one("limit", &limit);
+        self.rows(&sql::WORKERS, &params, |row| Ok(shape::claimer(&row::column::<String>(row, "serves")?))).await
+    }
+
+    fn hint(&self, hint: Hint) {
+        self.hints.say(hint);
+    }
+
+    async fn hints_sent(&self, patience: Duration) {
+        self.hints.sent(patience).await;
+    }
+
+    fn hints(&self) -> Option<broadcast::Receiver<Hint>> {
+        Some(self.hints.heard(&self.target, &self.tls))
     }
 
     fn renewer(&self) -> Result<Box<dyn Renewer>, Unavailable> {

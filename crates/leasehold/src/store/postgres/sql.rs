@@ -38,10 +38,11 @@ statements! {
     LOOK = "look",
     NEXT_DUE = "next_due",
     NOW = "now",
+    NOTIFY = "notify",
     OVERDUE = "overdue",
     RENEW = "renew",
     SCHEMA_VERSION = "schema_version",
-    WORKERS_ALIVE = "workers_alive",
+    WORKERS = "workers",
     WRITE_RUN = "write_run",
     WRITE_RUNS = "write_runs",
 }

@@ -1,20 +1,24 @@
-//! One change inside an open transaction: the guarded write, the insert, a worker's word. Nothing here begins or ends a transaction.
+//! One change inside an open transaction: the guarded write, the insert, a claim, a worker's word. Nothing here begins or ends a
+//! transaction.
 
-use super::row::{RowParams, total};
+use super::{
+    busy, corrupt, encode, json, limited,
+    row::{self, RowParams, total},
+};
 use crate::{
     clock::BootClock,
-    run::{Entry, Lease, LeaseId, LeaseTime, RunId, WriteId},
-    store::{Answer, Insert, Inserted, LeaseOp, RequestKey, Unavailable, Write},
+    run::{Entry, Lease, LeaseId, LeaseTime, RunId, Snapshot, WriteId},
+    store::{Answer, Choose, Chosen, Insert, Inserted, LeaseOp, ReadError, RequestKey, Unavailable, Wanted, Write, shape},
 };
 use rusqlite::{Connection, OptionalExtension as _, named_params};
-use std::time::Duration;
+use std::{fmt::Display, time::Duration};
 
-/// A change with its content encoded already, so that the writer thread only writes.
-#[derive(Debug)]
+/// A change; but for a claim with its content encoded already, so that the writer thread only writes.
 pub(super) enum Change {
     Insert { insert: Box<Insert>, content: Content },
     Write { write: Box<Write>, content: Content },
-    Announce { worker: String, ttl: Duration, executes: bool },
+    Claim { wanted: Wanted, choose: Choose },
+    Announce { worker: String, ttl: Duration, executes: bool, serves: String },
 }
 
 /// The encoded parts of a change.
@@ -24,11 +28,18 @@ pub(super) struct Content {
     pub(super) payloads: Vec<Vec<u8>>,
 }
 
+impl Content {
+    pub(super) fn of(row: &Snapshot, entries: &[Entry]) -> Self {
+        Self { turn: row::encode_turn(row.turn.as_ref()), payloads: encode(entries) }
+    }
+}
+
 /// What became of a change.
 #[derive(Debug)]
 pub(super) enum Reply {
     Inserted(Inserted),
     Answered(Answer),
+    Claimed(Chosen),
     Announced,
     /// Not stored, and never will be.
     Refused(Unavailable),
@@ -47,23 +58,83 @@ pub(super) fn end(now: &LeaseTime, ttl: Duration) -> LeaseTime {
 
 impl Change {
     /// Carries it out.
-    pub(super) fn apply(&self, connection: &Connection, clock: &dyn BootClock) -> rusqlite::Result<Reply> {
+    pub(super) fn apply(&self, connection: &Connection, clock: &dyn BootClock, place: &dyn Display) -> rusqlite::Result<Reply> {
         let now = now(clock);
         match self {
             Self::Insert { insert, content } => apply_insert(connection, insert, content, &now),
             Self::Write { write, content } => apply_write(connection, write, content, &now).map(Reply::Answered),
-            Self::Announce { worker, ttl, executes } => {
+            Self::Claim { wanted, choose } => {
+                let due = due(connection, wanted)?;
+                let writes = if due.is_empty() { Vec::new() } else { choose(due) };
+                let each = writes.iter().map(|write| apply_chosen(connection, write, &now, place));
+                each.collect::<rusqlite::Result<_>>().map(Reply::Claimed)
+            }
+            Self::Announce { worker, ttl, executes, serves } => {
                 let mut forget = connection.prepare_cached(include_str!("sql/forget_workers.sql"))?;
                 forget.execute(named_params! { ":clock": now.clock, ":now_ns": now.ns })?;
                 let mut announce = connection.prepare_cached(include_str!("sql/announce.sql"))?;
                 let end = end(&now, *ttl);
                 announce.execute(named_params! {
-                    ":name": worker, ":clock": end.clock, ":expires_ns": end.ns, ":executes": executes
+                    ":name": worker, ":clock": end.clock, ":expires_ns": end.ns, ":executes": executes,
+                    ":serves": serves
                 })?;
                 Ok(Reply::Announced)
             }
         }
     }
+}
+
+/// What is due of each wanted agent.
+pub(super) fn due(connection: &Connection, wanted: &Wanted) -> rusqlite::Result<Vec<Result<Snapshot, ReadError>>> {
+    let mut statement = connection.prepare_cached(include_str!("sql/due.sql"))?;
+    let except = json(wanted.except.iter().map(ToString::to_string));
+    let mut due = Vec::new();
+    for (agent, most) in &wanted.agents {
+        let now_ms = wanted.now.as_millisecond();
+        let params = named_params! { ":agent": agent, ":now_ms": now_ms, ":except": except, ":limit": limited(*most) };
+        let mut rows = statement.query(params)?;
+        while let Some(row) = rows.next()? {
+            let Some(id) = row::run_id(row)? else { continue };
+            due.push(row::snapshot(row).map_err(|damaged| corrupt(id, damaged, row::rest(row))));
+        }
+    }
+    Ok(due)
+}
+
+/// One of several writes of a transaction: one that fails is undone alone.
+fn apply_chosen(
+    connection: &Connection,
+    write: &Write,
+    now: &LeaseTime,
+    place: &dyn Display,
+) -> rusqlite::Result<Result<Answer, Unavailable>> {
+    if let Err(malformed) = shape::check_write(write) {
+        return Ok(Err(malformed));
+    }
+    let content = Content::of(&write.next, &write.entries);
+    alone(connection, "chosen", place, || apply_write(connection, write, &content, now))
+}
+
+/// One of several changes of a transaction, in a savepoint of this name: one that fails is undone alone. An error is the whole
+/// transaction's: it is gone, or waits for another process.
+pub(super) fn alone<T>(
+    connection: &Connection,
+    savepoint: &str,
+    place: &dyn Display,
+    work: impl FnOnce() -> rusqlite::Result<T>,
+) -> rusqlite::Result<Result<T, Unavailable>> {
+    let run = |sql: &str| connection.prepare_cached(&format!("{sql} {savepoint}"))?.execute([]).map(|_| ());
+    run("SAVEPOINT")?;
+    let done = match work() {
+        Ok(done) => Ok(done),
+        Err(error) if connection.is_autocommit() || busy::is_busy(&error) => return Err(error),
+        Err(error) => {
+            run("ROLLBACK TO")?;
+            Err(Unavailable(format!("{place}: {error}")))
+        }
+    };
+    run("RELEASE")?;
+    Ok(done)
 }
 
 fn apply_write(connection: &Connection, write: &Write, content: &Content, now: &LeaseTime) -> rusqlite::Result<Answer> {

@@ -27,10 +27,13 @@ use self::{
     turns::Turns,
     writer::Writer,
 };
-use super::{Answer, Filter, Insert, Inserted, Lapse, Lapsed, Listed, ReadError, Renewer, Store, Unavailable, Write, shape};
+use super::{
+    Answer, Choose, Chosen, Filter, Insert, Inserted, Lapse, Lapsed, Listed, ReadError, Renewer, Store, Unavailable, Wanted,
+    Write, shape,
+};
 use crate::{
     clock::BootClock,
-    run::{Entry, LeaseTime, RunId, Snapshot, State},
+    run::{Claimer, Entry, LeaseTime, RunId, Snapshot, State},
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -127,21 +130,21 @@ fn corrupt(run: RunId, Damaged(why): Damaged, rest: Option<Snapshot>) -> ReadErr
 impl Store for SqliteStore {
     async fn insert(&self, insert: Insert) -> Result<Inserted, Unavailable> {
         shape::check_insert(&insert)?;
-        let content = Content { turn: row::encode_turn(insert.row.turn.as_ref()), payloads: encode(&insert.entries) };
+        let content = Content::of(&insert.row, &insert.entries);
         match self.writer.send(Change::Insert { insert: Box::new(insert), content }).await? {
             Reply::Inserted(inserted) => Ok(inserted),
             Reply::Refused(why) => Err(why),
-            Reply::Answered(_) | Reply::Announced => Err(self.unexpected()),
+            _ => Err(self.unexpected()),
         }
     }
 
     async fn write(&self, write: Write) -> Result<Answer, Unavailable> {
         shape::check_write(&write)?;
-        let content = Content { turn: row::encode_turn(write.next.turn.as_ref()), payloads: encode(&write.entries) };
+        let content = Content::of(&write.next, &write.entries);
         match self.writer.send(Change::Write { write: Box::new(write), content }).await? {
             Reply::Answered(answer) => Ok(answer),
             Reply::Refused(why) => Err(why),
-            Reply::Inserted(_) | Reply::Announced => Err(self.unexpected()),
+            _ => Err(self.unexpected()),
         }
     }
 
@@ -194,17 +197,17 @@ impl Store for SqliteStore {
             .await
     }
 
-    async fn due(&self, agents: &[String], now: Timestamp, limit: usize) -> Result<Vec<RunId>, Unavailable> {
-        let agents = json(agents.iter().map(String::as_str));
-        self.ids(
-            include_str!("sql/due.sql"),
-            vec![
-                (":agents", Box::new(agents)),
-                (":now_ms", Box::new(now.as_millisecond())),
-                (":limit", Box::new(limited(limit))),
-            ],
-        )
-        .await
+    async fn claim(&self, wanted: Wanted, choose: Choose) -> Result<Chosen, Unavailable> {
+        // An idle queue is looked at without the write lock.
+        let asked = wanted.clone();
+        if self.readers.read(move |c| change::due(c, &asked)).await?.is_empty() {
+            return Ok(Vec::new());
+        }
+        match self.writer.send(Change::Claim { wanted, choose }).await? {
+            Reply::Claimed(chosen) => Ok(chosen),
+            Reply::Refused(why) => Err(why),
+            _ => Err(self.unexpected()),
+        }
     }
 
     async fn next_due(&self, agents: &[String]) -> Result<Option<Timestamp>, Unavailable> {
@@ -266,24 +269,22 @@ impl Store for SqliteStore {
         self.ids(include_str!("sql/find.sql"), vec![(":suffix", Box::new(suffix))]).await
     }
 
-    async fn announce(&self, worker: &str, ttl: Duration, executes: bool) -> Result<(), Unavailable> {
-        match self.writer.send(Change::Announce { worker: worker.to_owned(), ttl, executes }).await? {
+    async fn announce(&self, worker: &str, ttl: Duration, claimer: &Claimer) -> Result<(), Unavailable> {
+        let (worker, executes, serves) = (worker.to_owned(), claimer.open, shape::serves(claimer));
+        match self.writer.send(Change::Announce { worker, ttl, executes, serves }).await? {
             Reply::Announced => Ok(()),
             Reply::Refused(why) => Err(why),
-            Reply::Inserted(_) | Reply::Answered(_) => Err(self.unexpected()),
+            _ => Err(self.unexpected()),
         }
     }
 
-    async fn workers_alive(&self) -> Result<usize, Unavailable> {
+    async fn workers(&self) -> Result<Vec<Claimer>, Unavailable> {
         let now = now(&*self.clock);
-        let alive: u32 = self
-            .readers
-            .read(move |c| {
-                c.prepare_cached(include_str!("sql/workers_alive.sql"))?
-                    .query_row(named_params! { ":clock": now.clock, ":now_ns": now.ns }, |row| row.get(0))
-            })
-            .await?;
-        Ok(usize::try_from(alive).unwrap_or(usize::MAX))
+        let read = move |c: &Connection| {
+            let params = named_params! { ":clock": now.clock, ":now_ns": now.ns, ":limit": limited(usize::MAX) };
+            rows(c, include_str!("sql/workers.sql"), params, |row| row.get::<_, String>("serves").map(Some))
+        };
+        Ok(self.readers.read(read).await?.iter().map(|serves| shape::claimer(serves)).collect())
     }
 
     fn renewer(&self) -> Result<Box<dyn Renewer>, Unavailable> {

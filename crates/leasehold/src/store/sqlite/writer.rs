@@ -4,8 +4,8 @@
 //! so that only the culprit fails.
 
 use super::{
-    busy::{self, patiently},
-    change::{Change, Reply},
+    busy::patiently,
+    change::{self, Change, Reply},
     place::Place,
     turns::Turns,
 };
@@ -120,17 +120,8 @@ impl Committer {
         run(connection, "BEGIN IMMEDIATE")?;
         let mut replies = Vec::with_capacity(jobs.len());
         for job in jobs {
-            run(connection, "SAVEPOINT one")?;
-            let reply = match job.change.apply(connection, &*self.clock) {
-                Ok(reply) => Ok(reply),
-                // The transaction is gone, or waits for another process: all of it is begun again.
-                Err(error) if connection.is_autocommit() || busy::is_busy(&error) => return Err(error),
-                Err(error) => {
-                    run(connection, "ROLLBACK TO one")?;
-                    Err(self.place.unavailable(&error))
-                }
-            };
-            run(connection, "RELEASE one")?;
+            let apply = || job.change.apply(connection, &*self.clock, &*self.place);
+            let reply = change::alone(connection, "one", &*self.place, apply)?;
             replies.push(reply);
         }
         *in_commit = true;

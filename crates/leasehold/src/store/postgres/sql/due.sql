@@ -1,6 +1,21 @@
-SELECT id FROM runs
-WHERE state = 'queued'
-  AND due_at_ms <= :now_ms
-  AND agent = ANY (:agents)
-ORDER BY priority DESC, due_at_ms, id
-LIMIT :limit
+-- Whole rows that are due, of each agent at most so many: locked until the transaction ends, and those that somebody else has locked
+-- are passed over, so that two claimers never get the same row and neither waits.
+SELECT r.*
+FROM unnest(:agents::text[], :limits::bigint[]) AS wanted (agent, most)
+CROSS JOIN LATERAL (
+    SELECT
+        id, agent, owner, initiator, mode, state, reason, epoch, sequence, lease_id, holder, lease_clock, lease_expires_ns,
+        next_segment, cancel_requested, recovery, recovery_explicit, requeues, priority, due_at_ms, fence_call, fence_tool,
+        fence_effect, fence_key, fence_epoch, fence_lease_id, fence_attempt, fence_repeat, fence_verifiable,
+        fence_stamped_at_ms, fence_in_flight_until_ms, turn, wait_deadline_ms, has_request, second_approver, rounds,
+        input_tokens, output_tokens, cached_tokens, cost_nano_usd, duplicates, created_at_ms, started_at_ms, finished_at_ms,
+        since_ms
+    FROM runs
+    WHERE state = 'queued'
+      AND agent = wanted.agent
+      AND due_at_ms <= :now_ms
+      AND id <> ALL (:except::uuid[])
+    ORDER BY priority DESC, due_at_ms, id
+    LIMIT wanted.most
+    FOR NO KEY UPDATE SKIP LOCKED
+) AS r

@@ -1,1 +1,0 @@
-SELECT count(*) FROM workers WHERE executes AND lease_clock = :clock AND expires_ns > :now_ns
