@@ -536,11 +536,15 @@ impl Runtime {
     /// An execution from a grant that is durable.
     pub(crate) async fn execution(&self, done: Done, sent: crate::clock::BootInstant) -> Result<Execution, SegmentError> {
         let id = done.row.id;
-        let (entries, unreadable) = match self.engine.journal(id, 0).await {
+        // The grant's own entries are the whole journal only for a start; for the rest a store that is away is waited for, so that
+        // it costs the run no requeue.
+        let whole = done.row.sequence == done.entries.len() as u64;
+        let patience = if whole { Duration::ZERO } else { self.engine.ttl() / 3 };
+        let (entries, unreadable) = match self.engine.journal_within(id, patience).await {
             Ok(entries) => (entries, None),
             Err(ReadError::Corrupt { why, .. }) => (Vec::new(), Some(why)),
-            // The grant's own entries are at hand only for a start; for the rest the lease runs out by itself.
-            Err(ReadError::Unavailable(unavailable)) if done.row.sequence > done.entries.len() as u64 => {
+            // The lease runs out by itself.
+            Err(ReadError::Unavailable(unavailable)) if !whole => {
                 return Err(SegmentError::Lost(unavailable.to_string()));
             }
             Err(ReadError::Unavailable(_)) => (done.entries.clone(), None),

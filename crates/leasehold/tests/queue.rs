@@ -11,7 +11,7 @@ use leasehold::{
 use leasehold_testkit::{
     Fault, FaultyStore, How, Op,
     fixture::{fence, insert, queued},
-    postgres::{Cluster, Version},
+    postgres::{Cluster, Extra, Version},
     world::{SpiedModel, World},
 };
 use std::{collections::HashSet, sync::Arc, time::Duration};
@@ -96,6 +96,47 @@ async fn four_pools_drain_two_thousand_runs_of_one_file_and_claim_each_once() {
 fn memory() -> (Arc<dyn Store>, Arc<ManualClock>) {
     let clock = ManualClock::new();
     (MemoryStore::new(clock.clone()), clock)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_crashes_under_its_pools_costs_no_run_a_requeue() {
+    const RUNS: usize = 400;
+    let cluster = tokio::task::spawn_blocking(|| Cluster::own(Version::V18, Extra::default())).await.unwrap();
+    let clock = ManualClock::new();
+    let mut pools = Vec::new();
+    for _ in 0..2 {
+        let store = PostgresStore::connect_with_clock(&cluster.url("postgres"), clock.clone()).await.unwrap();
+        pools.push(process(store, &clock, &[("a", 16)]));
+    }
+    let enqueue = (0..RUNS).map(|n| pools[n % 2].enqueue(start("a"), None));
+    futures::future::try_join_all(enqueue).await.unwrap();
+    let working: Vec<_> =
+        pools.iter().cloned().map(|pool| tokio::spawn(async move { pool.work(PoolConfig::default()).await })).collect();
+    let store = pools[0].store();
+    // A store that is away is asked again.
+    let settled = async || {
+        let completed = Filter { states: vec![State::Completed], ..Filter::default() };
+        store.list(&completed, None, RUNS).await.map_or(0, |rows| rows.len())
+    };
+    let started = std::time::Instant::now();
+    for target in [RUNS / 4, RUNS / 2, RUNS] {
+        while settled().await < target {
+            assert!(started.elapsed() < Duration::from_secs(90), "runs are left: {}", settled().await);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        if target < RUNS {
+            let cluster = cluster.clone();
+            tokio::task::spawn_blocking(move || cluster.restart_immediate()).await.unwrap();
+        }
+    }
+    for listed in all(&**store).await {
+        let row = store.load(listed.id).await.unwrap().unwrap();
+        assert_eq!((row.state, row.epoch, row.requeues), (State::Completed, 1, 0));
+    }
+    for (pool, work) in pools.iter().zip(working) {
+        pool.stop();
+        work.await.unwrap();
+    }
 }
 
 /// The agents in the order in which their runs ended.

@@ -128,6 +128,15 @@ pub struct Engine {
     late: TaskTracker,
 }
 
+/// How a store that is busy or away is asked again: until the caller has enough.
+fn soon() -> ExponentialBuilder {
+    ExponentialBuilder::default()
+        .with_min_delay(Duration::from_millis(2))
+        .with_max_delay(Duration::from_millis(500))
+        .with_jitter()
+        .without_max_times()
+}
+
 impl Engine {
     /// On a store, under the operator's rules.
     pub fn new(store: Arc<dyn Store>, wall: Arc<dyn WallClock>, policy: Policy, ttl: Duration) -> Self {
@@ -378,12 +387,7 @@ impl Engine {
 
     /// A write whose answer was lost, sent again under its id until it is answered; none at the deadline.
     async fn sent_again(&self, write: Write, deadline: tokio::time::Instant) -> Option<Answer> {
-        let again = ExponentialBuilder::default()
-            .with_min_delay(Duration::from_millis(10))
-            .with_max_delay(Duration::from_millis(500))
-            .with_jitter()
-            .without_max_times();
-        let attempts = (|| self.store.write(write.clone())).retry(again);
+        let attempts = (|| self.store.write(write.clone())).retry(soon());
         tokio::time::timeout_at(deadline, attempts).await.ok()?.ok()
     }
 
@@ -453,12 +457,7 @@ impl Engine {
             }
             result
         };
-        let policy = ExponentialBuilder::default()
-            .with_min_delay(Duration::from_millis(2))
-            .with_max_delay(Duration::from_millis(500))
-            .with_jitter()
-            .without_max_times();
-        let attempts = attempt.retry(policy).when(|error| {
+        let attempts = attempt.retry(soon()).when(|error| {
             let again = matches!(error, CommitError::Moved | CommitError::Fenced | CommitError::Unavailable(_));
             again && started.elapsed() < patience
         });
@@ -520,6 +519,13 @@ impl Engine {
         let done = tokio::time::timeout(patience, self.late.wait()).await.is_ok();
         self.late.reopen();
         done
+    }
+
+    /// The whole journal; asked for again while the store does not answer, for as long as `patience`.
+    pub(crate) async fn journal_within(&self, id: RunId, patience: Duration) -> Result<Vec<Entry>, ReadError> {
+        let started = tokio::time::Instant::now();
+        let again = |error: &ReadError| matches!(error, ReadError::Unavailable(_)) && started.elapsed() < patience;
+        (|| self.journal(id, 0)).retry(soon()).when(again).await
     }
 
     /// All entries of a run from number `from`.
