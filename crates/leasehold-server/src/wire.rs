@@ -1,6 +1,7 @@
 //! What `--json` prints: the same objects as the API answers with. Structs of their own, so that the library's types can change
 //! without changing what programs read.
 
+use crate::render::Subject;
 use jiff::Timestamp;
 use leasehold::{
     clock::BootClock,
@@ -36,6 +37,66 @@ pub(crate) struct Fence {
     repeat: bool,
     verifiable: bool,
     stamped_at: Timestamp,
+}
+
+/// What a person needs to know to settle a write in doubt.
+#[derive(Debug, Serialize)]
+pub(crate) struct Doubt {
+    tool: String,
+    call_id: String,
+    arguments: Map<String, Value>,
+    idempotency_key: String,
+    endpoint: Option<String>,
+    stamped_at: Timestamp,
+    stamped_by: Option<String>,
+    /// Until when the last renewal of its process held; none where that process itself said that it does not know.
+    last_renewal_held_until: Option<Timestamp>,
+    in_flight_until: Timestamp,
+    may_still_be_in_flight: bool,
+    why: String,
+    evidence: Vec<Evidence>,
+    check: String,
+}
+
+/// What a former holder says.
+#[derive(Debug, Serialize)]
+pub(crate) struct Evidence {
+    at: Timestamp,
+    epoch: u64,
+    answer: &'static str,
+}
+
+/// The doubt that stands, if one does.
+fn doubt(subject: &Subject<'_>) -> Option<Doubt> {
+    let fence = subject.doubted()?;
+    let stamped = subject.stamped(&fence.call_id);
+    let held_until = subject.lease_of(fence.lease_id).and_then(|(_, ended)| ended.expires_at.as_ref());
+    let evidence =
+        subject.evidence(&fence.call_id).map(|(at, late)| Evidence { at, epoch: late.epoch, answer: late.answer.as_str() });
+    Some(Doubt {
+        tool: fence.tool.clone(),
+        call_id: fence.call_id.to_string(),
+        arguments: subject.arguments(&fence.call_id),
+        idempotency_key: fence.idempotency_key.clone(),
+        endpoint: stamped.map(|(_, stamped)| stamped.endpoint.clone()).filter(|endpoint| !endpoint.is_empty()),
+        stamped_at: fence.stamped_at,
+        stamped_by: stamped.and_then(|(entry, _)| entry.holder.clone()),
+        last_renewal_held_until: held_until.and_then(|end| lease_end(end, subject.boot, subject.now)),
+        in_flight_until: fence.in_flight_until,
+        may_still_be_in_flight: fence.in_flight_until > subject.now,
+        why: subject.doubted_because().to_owned(),
+        evidence: evidence.collect(),
+        check: how_to_check(fence),
+    })
+}
+
+/// How a person finds out what became of a write in doubt.
+pub(crate) fn how_to_check(fence: &run::Fence) -> String {
+    if fence.verifiable {
+        "`resolve .. --not-landed` asks the far side once more, and is refused where it says that the write landed".into()
+    } else {
+        format!("look at the far side for the key {}, which went with the write", fence.idempotency_key)
+    }
 }
 
 /// A call on the card.
@@ -107,6 +168,8 @@ pub(crate) struct Run {
     lease_expires_at: Option<Timestamp>,
     cancel_requested: bool,
     fence: Option<Fence>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    doubt: Option<Doubt>,
     pub(crate) waiting: Option<Waiting>,
     decisions: Vec<Decision>,
     pub(crate) output: Option<String>,
@@ -248,7 +311,8 @@ fn decisions(entries: &[Entry]) -> Vec<Decision> {
 
 impl Run {
     /// From a row and its whole journal.
-    pub(crate) fn new(row: &Snapshot, entries: &[Entry], boot: &dyn BootClock, now: Timestamp) -> Self {
+    pub(crate) fn new(subject: &Subject<'_>) -> Self {
+        let Subject { row, entries, boot, now, .. } = *subject;
         let end = settled(row, entries);
         let request = entries.iter().find_map(|entry| match &entry.body {
             EntryBody::Started(born) | EntryBody::Enqueued(born) => Some(&born.request),
@@ -278,6 +342,7 @@ impl Run {
                 verifiable: fence.verifiable,
                 stamped_at: fence.stamped_at,
             }),
+            doubt: doubt(subject),
             waiting: waiting(row, entries),
             decisions: decisions(entries),
             output: end.as_ref().and_then(|end| end.output.clone()),

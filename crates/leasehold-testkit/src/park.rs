@@ -1,13 +1,16 @@
 //! Where a test holds a process still, and the places it works in.
 
-use crate::world::Inside;
+use crate::{
+    postgres::{Cluster, Database, Version},
+    world::Inside,
+};
 use async_trait::async_trait;
 use leasehold::{
     Execution,
     agent::tool::{Arguments, WriteAnswer, WritePermit},
     clock::ManualClock,
     run::{CallId, RunId},
-    store::{Store, memory::MemoryStore, sqlite::SqliteStore},
+    store::{Store, memory::MemoryStore, postgres::PostgresStore, sqlite::SqliteStore},
     worker::{Point, Probe},
 };
 use std::sync::Arc;
@@ -98,6 +101,8 @@ pub struct Place {
     pub clock: Arc<ManualClock>,
     /// The database file, where it has one.
     pub file: Option<std::path::PathBuf>,
+    /// The database, where it has one.
+    pub database: Option<Database>,
     _directory: Option<tempfile::TempDir>,
 }
 
@@ -106,7 +111,7 @@ impl Place {
     pub fn memory() -> Self {
         let clock = ManualClock::new();
         let store = MemoryStore::new(Arc::clone(&clock) as _);
-        Self { name: "memory", store, clock, file: None, _directory: None }
+        Self { name: "memory", store, clock, file: None, database: None, _directory: None }
     }
     /// In a file that goes with it.
     ///
@@ -120,13 +125,25 @@ impl Place {
         });
         match made {
             Ok((Ok(store), file, directory)) => {
-                Self { name: "sqlite", store, clock, file: Some(file), _directory: Some(directory) }
+                Self { name: "sqlite", store, clock, file: Some(file), database: None, _directory: Some(directory) }
             }
             Ok((Err(error), ..)) => panic!("the test's store does not open: {error}"),
             Err(error) => panic!("no directory for the test's store: {error}"),
         }
     }
-    /// One of each kind.
+    /// In a database of its own, whose leases run on the test's clock.
+    ///
+    /// # Panics
+    /// There is no PostgreSQL.
+    pub async fn postgres() -> Self {
+        let database = Cluster::shared(Version::V15).database().await;
+        let clock = ManualClock::new();
+        match PostgresStore::connect_with_clock(&database.url(), Arc::clone(&clock) as _).await {
+            Ok(store) => Self { name: "postgres", store, clock, file: None, database: Some(database), _directory: None },
+            Err(error) => panic!("the test's database does not open: {error}"),
+        }
+    }
+    /// One of each kind that needs no server.
     pub fn each() -> [Self; 2] {
         [Self::memory(), Self::sqlite()]
     }

@@ -15,9 +15,9 @@ use crate::{
     clock::{BootClock, WallClock},
     limits,
     run::{
-        CallId, Claimer, DecideCall, EditedCard, Entry, Event, Grant, LeaseId, Mode, NewRun, Order, Policy, Principal, Reason,
-        Recovery, Rejection, Request, ResolutionKind, RunId, Snapshot, State, Story, TurnCard, WriteId, canonical_hash,
-        lacking,
+        Act, CallId, Claimer, DecideCall, EditedCard, Entry, Event, Grant, LeaseId, Mode, NewRun, Order, Policy, Principal,
+        Reason, Recovery, Rejection, Request, ResolutionKind, Right, RunId, Snapshot, State, Story, TurnCard, WriteId,
+        canonical_hash, lacking,
     },
     store::{
         Filter, Inserted, Listed, ReadError, RequestKey, Store, Unavailable,
@@ -264,7 +264,7 @@ pub struct Details {
     pub entries: Vec<Entry>,
     /// The journal, folded.
     pub story: Story,
-    /// Why the journal is not shown, where it does not decode.
+    /// Why the journal or the whole row is not shown, where it does not decode.
     pub unreadable: Option<String>,
 }
 
@@ -576,14 +576,27 @@ impl Runtime {
         let write_id = WriteId(grant.lease_id.0);
         let claimer = self.claimer();
         let sent = self.heartbeat.now();
-        let done = self
-            .engine
-            .change(id, write_id, self.engine.ttl() / 3, |_| Event::Claim { grant: grant.clone(), claimer: claimer.clone() })
-            .await?;
+        let claim = Event::Claim { grant: grant.clone(), claimer };
+        let claimed = self.engine.change(id, write_id, self.engine.ttl() / 3, |_| claim.clone()).await;
+        let done = match claimed {
+            Err(CommitError::Corrupt(why)) => {
+                self.settle_unreadable(id, claim, &grant, why.clone()).await?;
+                return Err(OrderError::Unreadable(why));
+            }
+            claimed => claimed?,
+        };
         self.execution(done, sent).await.map_err(|error| match error {
             SegmentError::Unreadable(why) => OrderError::Unreadable(why),
             other => OrderError::Unavailable(Unavailable(other.to_string())),
         })
+    }
+
+    /// A queued run whose row does not decode is settled by who would claim it, in one write.
+    async fn settle_unreadable(&self, id: RunId, claim: Event, grant: &Grant, why: String) -> Result<(), CommitError> {
+        let epoch = self.engine.load_to_end(id).await?.epoch + 1;
+        let right = Right { epoch, lease_id: grant.lease_id };
+        let events = vec![claim, Event::Holder(right, Act::Unreadable { why })];
+        self.engine.end_unreadable(id, events, WriteId(grant.lease_id.0)).await.map(|_| ())
     }
 
     /// Why this process cannot go on with a run.
@@ -613,7 +626,10 @@ impl Runtime {
                 // round needs one more decided call, and a turn has few.
                 Rejection::LastDecision | Rejection::Undecided(_) => {}
                 // The same decision may have been taken in between, and the run have gone on.
-                Rejection::StaleTurn | Rejection::NotInState { .. } | Rejection::AlreadyDecided { .. } => {
+                Rejection::StaleTurn
+                | Rejection::NotWaiting(_)
+                | Rejection::NotInState { .. }
+                | Rejection::AlreadyDecided { .. } => {
                     let row = self.engine.load(id).await?;
                     return self.decided_before(id, row, &decision).await.map_err(|_| refused.into());
                 }
@@ -690,7 +706,7 @@ impl Runtime {
         if let Some(decided) = before {
             return Err(decided.into());
         }
-        Err(Rejection::NotInState { state: row.state, event: crate::run::EventKind::Decide }.into())
+        Err(Rejection::NotWaiting(row.state).into())
     }
 
     /// Edited arguments must fit the tool as it is now, and preview and precondition are taken again for them.
@@ -764,7 +780,14 @@ impl Runtime {
     }
 
     async fn order(&self, id: RunId, by: Principal, order: Order) -> Result<Snapshot, OrderError> {
-        let done = self.engine.change(id, WriteId::random(), PATIENCE, |_| Event::Person(by.clone(), order.clone())).await?;
+        let ends = matches!(order, Order::Cancel { .. } | Order::Discard { .. });
+        let changed = self.engine.change(id, WriteId::random(), PATIENCE, |_| Event::Person(by.clone(), order.clone())).await;
+        let done = match changed {
+            Err(CommitError::Corrupt(_)) if ends => {
+                self.engine.end_unreadable(id, vec![Event::Person(by, order)], WriteId::random()).await?
+            }
+            changed => changed?,
+        };
         Ok(done.row)
     }
 
@@ -842,7 +865,11 @@ impl Runtime {
             Err(error @ ReadError::Corrupt { .. }) => (Vec::new(), Some(error.to_string())),
             Err(ReadError::Unavailable(unavailable)) => return Err(unavailable.into()),
         };
-        let row = self.engine.load(id).await?;
+        let (row, unreadable) = match self.engine.store().load(id).await {
+            Ok(row) => (row.ok_or(OrderError::NotFound)?, unreadable),
+            Err(ReadError::Corrupt { rest: Some(rest), why, .. }) => (*rest, Some(format!("its row does not decode: {why}"))),
+            Err(error) => return Err(error.into()),
+        };
         let late = self.engine.journal(id, entries.len() as u64).await;
         let entries: Vec<Entry> = match (unreadable.is_none(), late) {
             (true, Ok(late)) => entries.into_iter().chain(late).take_while(|e| e.sequence < row.sequence).collect(),

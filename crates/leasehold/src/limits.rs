@@ -23,6 +23,9 @@ pub const PREVIEW_TIMEOUT: Duration = Duration::from_secs(10);
 pub const PARALLEL_READS_MAX: usize = 8;
 /// Entries of an idempotent write in one segment, the first included; then the run is retried.
 pub const IDEMPOTENT_ATTEMPTS_MAX: u32 = 3;
+/// Stamps in one segment, one after the other, after which a write was not entered; then the run is retried, which spends a
+/// requeue, or is in doubt where an earlier entry may have landed.
+pub const NOT_STARTED_IN_A_ROW_MAX: u32 = 3;
 /// Writes that the store commits together.
 pub const COMMIT_BATCH_MAX: usize = 128;
 /// Due runs that a worker passes over without looking at them again until its next sweep, because it cannot serve them; more: each

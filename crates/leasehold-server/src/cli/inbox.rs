@@ -16,6 +16,9 @@ use serde::Serialize;
 struct Item {
     kind: &'static str,
     run: ItemRun,
+    /// Why the run is not shown whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unreadable: Option<String>,
 }
 
 /// The whole run where it can be read, its plain columns where not: one unreadable row hides no other.
@@ -36,13 +39,14 @@ pub(crate) async fn inbox(context: &Context) -> Outcome {
     if context.json {
         let mut all = Vec::with_capacity(items.len());
         for (kind, listed) in &items {
-            let run = match local.runtime.details(listed.id).await {
+            let (run, unreadable) = match local.runtime.details(listed.id).await {
                 Ok(details) if details.unreadable.is_none() => {
-                    ItemRun::Whole(Box::new(wire::Run::new(&details.row, &details.entries, &*local.clock, local.now())))
+                    (ItemRun::Whole(Box::new(wire::Run::new(&local.subject(&details)))), None)
                 }
-                _ => ItemRun::Line(Box::new(listed.into())),
+                Ok(details) => (ItemRun::Line(Box::new(listed.into())), details.unreadable),
+                Err(error) => (ItemRun::Line(Box::new(listed.into())), Some(error.to_string())),
             };
-            all.push(Item { kind: kind.as_str(), run });
+            all.push(Item { kind: kind.as_str(), run, unreadable });
         }
         terminal::print_json(&Page::whole(all))?;
         return Ok(Exit::Done);
@@ -67,7 +71,10 @@ async fn about(local: &Local<'_>, kind: InboxKind, id: RunId, listed: &Listed) -
     match kind {
         InboxKind::InDoubt => format!("{} may have happened", listed.fence_tool.as_deref().unwrap_or("a write")),
         InboxKind::Dead => {
-            let reason = listed.reason.clone().unwrap_or_default().replace('_', " ");
+            let reason = match listed.reason.as_deref() {
+                Some("unreadable") => "its record cannot be read; a discard ends it".to_owned(),
+                reason => reason.unwrap_or_default().replace('_', " "),
+            };
             match &listed.fence_tool {
                 Some(tool) => format!("{reason}; {tool} may have happened"),
                 None => reason,
@@ -85,7 +92,7 @@ async fn about(local: &Local<'_>, kind: InboxKind, id: RunId, listed: &Listed) -
                     .collect();
                 calls.join(", ")
             }
-            _ => "cannot be read".into(),
+            _ => "what it waits for cannot be read; a cancel ends it".into(),
         },
     }
 }

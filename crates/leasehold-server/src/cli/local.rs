@@ -14,7 +14,7 @@ use leasehold::{
     agent::registry::Registry,
     clock::{SystemClock, WallClock as _},
     limits,
-    run::{Backoff, EventKind, Policy, Reason, Rejection, RunId, Snapshot, State},
+    run::{Backoff, Policy, Reason, Rejection, RunId, Snapshot, State},
     store::{Listed, Store, Unavailable, postgres::PostgresStore, sqlite::SqliteStore},
     worker::Probe,
 };
@@ -77,6 +77,9 @@ impl<'a> Local<'a> {
                 "run {run}: its process had ended without a word; it is {} now",
                 state.as_str().replace('_', " ")
             ));
+        }
+        for (run, why) in &swept.failed {
+            terminal::note(format!("run {run}: its process had ended without a word, and it cannot be settled: {why}"));
         }
         if let Some(run) = swept.shared.first() {
             return Err(local.shared(*run));
@@ -159,7 +162,7 @@ impl<'a> Local<'a> {
             other => order(other),
         })?;
         if let Some(why) = &details.unreadable {
-            terminal::note(format!("its journal cannot be read, only its row is shown: {why}"));
+            terminal::note(format!("it cannot be read whole, and what can be is shown: {why}"));
         }
         Ok(details)
     }
@@ -177,7 +180,7 @@ impl<'a> Local<'a> {
 
     /// The run as the API shows it, on one line.
     pub(crate) fn print_run(&self, details: &Details) -> Result<(), Failure> {
-        terminal::print_json(&wire::Run::new(&details.row, &details.entries, &*self.clock, self.now()))?;
+        terminal::print_json(&wire::Run::new(&self.subject(details)))?;
         Ok(())
     }
 
@@ -242,9 +245,7 @@ fn mend(rejection: &Rejection) -> &'static str {
         Rejection::StaleTurn => {
             "\n  nothing was changed; look again with `leasehold runs show` and decide about what waits now"
         }
-        Rejection::NotInState { state, event: EventKind::Decide | EventKind::DecidePart } if !state.is_waiting() => {
-            "\n  nothing waits for a decision; `leasehold runs show` says what happened"
-        }
+        Rejection::NotWaiting(_) => "\n  nothing waits for a decision; `leasehold runs show` says what happened",
         Rejection::StaleDoubt => "\n  nothing was changed; look again with `leasehold runs show`",
         Rejection::TooEarly(_) => "\n  nothing was changed; look at the far side again after that time",
         _ => "\n  nothing was changed",

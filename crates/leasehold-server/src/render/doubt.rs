@@ -1,13 +1,15 @@
 //! A write in doubt: what is known about it, and how a person settles it.
 
 use super::{Subject, arguments, effect_words, when};
-use crate::terminal::{Look, Screen};
-use leasehold::run::{EntryBody, LateAnswer, Reason};
+use crate::{
+    terminal::{Look, Screen},
+    wire::{how_to_check, lease_end},
+};
+use leasehold::run::LateAnswer;
 
 /// Shows the write in doubt, its evidence and the commands that settle it. Nothing where there is none.
 pub(crate) fn doubt(screen: &mut Screen, subject: &Subject<'_>) {
-    let row = subject.row;
-    let Some(fence) = row.fence.as_ref().filter(|_| row.reason == Some(Reason::WriteInDoubt)) else { return };
+    let Some(fence) = subject.doubted() else { return };
     screen.styled(Look::Strong, "The write in doubt");
     screen.fact(11, "tool", format!("{} ({})", fence.tool, effect_words(fence.effect)));
     let again = if fence.repeat { ", it may have been entered before" } else { "" };
@@ -15,20 +17,17 @@ pub(crate) fn doubt(screen: &mut Screen, subject: &Subject<'_>) {
     screen.styled(Look::Faint, "  arguments");
     arguments(screen, 4, &subject.arguments(&fence.call_id));
     screen.fact(11, "key", format!("{} (sent as Idempotency-Key: look for it on the far side)", fence.idempotency_key));
-    let stamped = subject.entries.iter().rev().find_map(|entry| match &entry.body {
-        EntryBody::WriteStamped(b) | EntryBody::WriteRestamped(b) if b.call_id == fence.call_id => Some((entry, b)),
-        _ => None,
-    });
+    let stamped = subject.stamped(&fence.call_id);
     if let Some((_, stamped)) = stamped.filter(|(_, stamped)| !stamped.endpoint.is_empty()) {
         screen.fact(11, "goes to", stamped.endpoint.clone());
     }
     let by = stamped.and_then(|(entry, _)| entry.holder.as_deref()).unwrap_or("an unknown process");
     screen.fact(11, "stamped", format!("{} by {by} (epoch {})", when(fence.stamped_at, subject.now), fence.epoch));
-    let ended = subject.entries.iter().find_map(|entry| match &entry.body {
-        EntryBody::LeaseExpired(b) if b.lease_id == fence.lease_id => Some(entry.at),
-        _ => None,
-    });
-    if let Some(ended) = ended {
+    if let Some((ended, expired)) = subject.lease_of(fence.lease_id) {
+        let held = expired.expires_at.as_ref().and_then(|end| lease_end(end, subject.boot, subject.now));
+        if let Some(held) = held {
+            screen.fact(11, "renewed", format!("for the last time until {}", when(held, subject.now)));
+        }
         let since = format!(
             "{by} has said nothing since its lease ended, {}; while it lives it may still send this",
             when(ended, subject.now)
@@ -36,7 +35,7 @@ pub(crate) fn doubt(screen: &mut Screen, subject: &Subject<'_>) {
         screen.fact(11, "process", since);
     }
     if fence.in_flight_until > subject.now {
-        screen.fact(11, "on its way", format!("perhaps, until {}", when(fence.in_flight_until, subject.now)));
+        screen.fact(11, "on its way", format!("may still be in flight until {}", when(fence.in_flight_until, subject.now)));
     } else {
         screen.fact(
             11,
@@ -44,11 +43,7 @@ pub(crate) fn doubt(screen: &mut Screen, subject: &Subject<'_>) {
             format!("no longer by its own time limit, which ended {}", when(fence.in_flight_until, subject.now)),
         );
     }
-    let why = subject.entries.iter().rev().find_map(|entry| match &entry.body {
-        EntryBody::InDoubt(b) => Some(b.why.as_str()),
-        _ => None,
-    });
-    screen.fact(11, "why", why.unwrap_or("its process ended without a word"));
+    screen.fact(11, "why", subject.doubted_because());
     evidence(screen, subject);
     how_to_settle(screen, subject);
 }
@@ -56,11 +51,7 @@ pub(crate) fn doubt(screen: &mut Screen, subject: &Subject<'_>) {
 fn evidence(screen: &mut Screen, subject: &Subject<'_>) {
     let Some(fence) = &subject.row.fence else { return };
     let mut found = false;
-    for entry in subject.entries {
-        let EntryBody::LateEvidence(late) = &entry.body else { continue };
-        if late.call_id != fence.call_id {
-            continue;
-        }
+    for (at, late) in subject.evidence(&fence.call_id) {
         found = true;
         let says = match late.answer {
             LateAnswer::Done => "says that it is done",
@@ -68,7 +59,7 @@ fn evidence(screen: &mut Screen, subject: &Subject<'_>) {
             LateAnswer::NotStarted => "says that it was never entered",
             LateAnswer::Unknown => "does not know either",
         };
-        screen.fact(11, "evidence", format!("{}: the process of epoch {} {says}", when(entry.at, subject.now), late.epoch));
+        screen.fact(11, "evidence", format!("{}: the process of epoch {} {says}", when(at, subject.now), late.epoch));
     }
     if !found {
         let verify = if fence.verifiable {
@@ -84,6 +75,7 @@ fn how_to_settle(screen: &mut Screen, subject: &Subject<'_>) {
     let Some(fence) = &subject.row.fence else { return };
     let resolve =
         format!("{} resolve {} --call {} --fence-epoch {}", subject.command, subject.row.id, fence.call_id, fence.epoch);
+    screen.fact(11, "to check", how_to_check(fence));
     screen.styled(Look::Faint, "  look at the far side, then say what is true:");
     screen.command(format!("    it happened:    {resolve} --landed"));
     screen.command(format!("    it did not:     {resolve} --not-landed"));

@@ -19,7 +19,7 @@ use crate::terminal::Screen;
 use jiff::{Timestamp, Unit};
 use leasehold::{
     clock::BootClock,
-    run::{Effect, Entry, EntryBody, ReplyCall, Snapshot},
+    run::{CallId, Effect, Entry, EntryBody, Fence, LeaseId, Reason, ReplyCall, Snapshot, body},
 };
 use serde_json::{Map, Value};
 use std::time::Duration;
@@ -50,8 +50,41 @@ impl Subject<'_> {
             _ => None,
         })
     }
+    /// The write in doubt, if there is one.
+    pub(crate) fn doubted(&self) -> Option<&Fence> {
+        self.row.fence.as_ref().filter(|_| self.row.reason == Some(Reason::WriteInDoubt))
+    }
+    /// Why nobody knows what became of it.
+    pub(crate) fn doubted_because(&self) -> &str {
+        let why = self.entries.iter().rev().find_map(|entry| match &entry.body {
+            EntryBody::InDoubt(b) => Some(b.why.as_str()),
+            _ => None,
+        });
+        why.unwrap_or("its process ended without a word")
+    }
+    /// The newest stamp of a call.
+    pub(crate) fn stamped(&self, id: &CallId) -> Option<(&Entry, &body::Stamped)> {
+        self.entries.iter().rev().find_map(|entry| match &entry.body {
+            EntryBody::WriteStamped(b) | EntryBody::WriteRestamped(b) if &b.call_id == id => Some((entry, b)),
+            _ => None,
+        })
+    }
+    /// How a lease ended without its holder's word.
+    pub(crate) fn lease_of(&self, lease: LeaseId) -> Option<(Timestamp, &body::LeaseExpired)> {
+        self.entries.iter().find_map(|entry| match &entry.body {
+            EntryBody::LeaseExpired(b) if b.lease_id == lease => Some((entry.at, b)),
+            _ => None,
+        })
+    }
+    /// What former holders say of a call.
+    pub(crate) fn evidence(&self, id: &CallId) -> impl Iterator<Item = (Timestamp, &body::LateEvidence)> {
+        self.entries.iter().filter_map(move |entry| match &entry.body {
+            EntryBody::LateEvidence(late) if &late.call_id == id => Some((entry.at, late)),
+            _ => None,
+        })
+    }
     /// The arguments a call runs with: a person's edit over what the model asked for.
-    fn arguments(&self, id: &leasehold::run::CallId) -> Map<String, Value> {
+    pub(crate) fn arguments(&self, id: &leasehold::run::CallId) -> Map<String, Value> {
         let edited = self.entries.iter().rev().find_map(|entry| match &entry.body {
             EntryBody::Approval(approval) => {
                 approval.calls.iter().find(|call| &call.call_id == id).and_then(|call| call.arguments.clone())

@@ -228,6 +228,57 @@ fn a_write_in_doubt_is_explained_on_one_screen_with_the_commands_that_settle_it(
 }
 
 #[test]
+fn a_doubt_tells_programs_what_it_tells_people() {
+    let (row, mut entries) = doubtful_run();
+    let clock = ManualClock::new();
+    let fence = row.fence.clone().unwrap();
+    let ended = LeaseTime { clock: leasehold::store::postgres::CLOCK.into(), ns: at(68).as_nanosecond().try_into().unwrap() };
+    let (holder, lease_id) = ("interactive:web-01:4711".into(), fence.lease_id);
+    entries[3].body = EntryBody::LeaseExpired(body::LeaseExpired { holder, epoch: 1, lease_id, expires_at: Some(ended) });
+    let late = body::LateEvidence {
+        call_id: fence.call_id.clone(),
+        epoch: 1,
+        lease_id,
+        answer: leasehold::run::LateAnswer::Unknown,
+        is_error: true,
+        result: json!("timed out"),
+        contradicts: false,
+    };
+    entries.push(Entry { sequence: 4, at: at(80), body: EntryBody::LateEvidence(late), ..entries[3].clone() });
+    let told = |second| {
+        let subject = Subject { row: &row, entries: &entries, boot: &*clock, now: at(second), command: "leasehold" };
+        serde_json::to_value(crate::wire::Run::new(&subject)).unwrap()["doubt"].clone()
+    };
+    assert_eq!(
+        told(20),
+        json!({
+            "tool": "ledger.append",
+            "call_id": "t1c0",
+            "arguments": { "text": "hello" },
+            "idempotency_key": fence.idempotency_key,
+            "endpoint": "POST http://ledger.example/append",
+            "stamped_at": at(5),
+            "stamped_by": "interactive:web-01:4711",
+            "last_renewal_held_until": at(68),
+            "in_flight_until": at(35),
+            "may_still_be_in_flight": true,
+            "why": "its process ended without a word",
+            "evidence": [{ "at": at(80), "epoch": 1, "answer": "unknown" }],
+            "check": format!("look at the far side for the key {}, which went with the write", fence.idempotency_key),
+        })
+    );
+    assert_eq!(told(100)["may_still_be_in_flight"], false);
+    let text = shown(&row, &entries, 100);
+    for part in ["for the last time until 2026-01-01 00:01:08Z (32s ago)", "does not know either", "to check"] {
+        assert!(text.contains(part), "{part} in:\n{text}");
+    }
+    let mut settled = row.clone();
+    settled.reason = Some(Reason::Abandoned);
+    let subject = Subject { row: &settled, entries: &entries, boot: &*clock, now: at(20), command: "leasehold" };
+    assert_eq!(serde_json::to_value(crate::wire::Run::new(&subject)).unwrap().get("doubt"), None);
+}
+
+#[test]
 fn whatever_ends_a_run_with_a_standing_fence_names_the_write() {
     let unknown = "ledger.append may have happened, nobody knows";
     for reason in [Reason::RetriesExhausted, Reason::Abandoned, Reason::Unreadable, Reason::DecisionExpired, Reason::Restored] {
@@ -259,7 +310,7 @@ fn a_read_without_an_answer_is_no_write_that_may_have_happened() {
 fn a_write_that_may_still_be_on_its_way_says_until_when() {
     let (row, entries) = doubtful_run();
     let text = shown(&row, &entries, 10);
-    assert!(text.contains("perhaps, until 2026-01-01 00:00:35Z (in 25s)"), "{text}");
+    assert!(text.contains("may still be in flight until 2026-01-01 00:00:35Z (in 25s)"), "{text}");
     assert!(text.contains("\"it did not\" is taken from 2026-01-01 00:00:35Z on"), "{text}");
 }
 
@@ -336,7 +387,14 @@ fn a_long_journal_keeps_its_beginning_and_its_end() {
 fn the_wire_object_has_the_keys_of_the_contract() {
     let (row, entries) = waiting_run(json!({ "text": "hello" }), None);
     let clock = ManualClock::new();
-    let run = serde_json::to_value(crate::wire::Run::new(&row, &entries, &*clock, at(10))).unwrap();
+    let run = serde_json::to_value(crate::wire::Run::new(&Subject {
+        row: &row,
+        entries: &entries,
+        boot: &*clock,
+        now: at(10),
+        command: "leasehold",
+    }))
+    .unwrap();
     let keys: Vec<&str> = run.as_object().unwrap().keys().map(String::as_str).collect();
     let mut expected = vec![
         "id",

@@ -2,7 +2,7 @@
 
 use super::{Subject, many};
 use crate::terminal::Look;
-use leasehold::run::{CallId, EntryBody, Outcome, Reason, State, WaitKind};
+use leasehold::run::{CallId, EntryBody, MODEL_CALL_FAILED, Outcome, Reason, State, WaitKind};
 
 /// The sentence, and how it looks.
 pub(crate) fn sentence(subject: &Subject<'_>) -> (Look, String) {
@@ -134,7 +134,8 @@ fn failed(subject: &Subject<'_>) -> String {
         Some(Reason::Budget) => "a budget is spent",
         Some(Reason::ModelAuth) => "the model's provider did not accept the credentials",
         Some(Reason::ModelClient) => "the model's provider says that the request is wrong",
-        Some(Reason::ModelUnavailable) => "the model could not be reached",
+        Some(Reason::ModelUnavailable) if detail(subject).starts_with(MODEL_CALL_FAILED) => "the model could not be reached",
+        Some(Reason::ModelUnavailable) => "it could not go on, and its caller did not wait for another attempt",
         Some(Reason::ContextOverflow) => "the conversation is longer than the model takes",
         Some(Reason::Abandoned) => "a person gave up a write in doubt",
         _ => "it could not go on",

@@ -50,6 +50,7 @@ pub(super) fn tick(mut draft: Draft<'_>, tick: Tick) -> Result<Draft<'_>, Reject
                 holder: lease.holder.clone(),
                 epoch: draft.row.epoch,
                 lease_id: lease.lease_id,
+                expires_at: Some(lease.expires_at.clone()),
             }));
             let verdict = verdict(draft.row, draft.now.policy.max_requeues);
             let next = draft.same_segment();
@@ -65,6 +66,9 @@ pub(super) fn tick(mut draft: Draft<'_>, tick: Tick) -> Result<Draft<'_>, Reject
                     draft.requeue(&format!("{gone}; the write in flight is verified first"), due, next);
                 }
                 Verdict::Cancelled => draft.cancelled(&format!("cancelled; {gone}")),
+                Verdict::Abandoned if !draft.row.has_request => {
+                    draft.dead(Reason::Abandoned, &format!("{gone}, and there is nothing to continue this run from"));
+                }
                 Verdict::Abandoned => draft.dead(Reason::Abandoned, &format!("{gone}, and nobody waits for this run any more")),
                 Verdict::RetriesExhausted => draft.dead(Reason::RetriesExhausted, &gone),
                 Verdict::Requeue => {

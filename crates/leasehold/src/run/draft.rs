@@ -239,6 +239,8 @@ impl<'a> Draft<'a> {
     pub(super) fn resume(&mut self, why: &str) {
         if self.next.cancel_requested {
             self.cancelled(why);
+        } else if !self.next.has_request {
+            self.dead(Reason::Abandoned, "there is nothing to continue from");
         } else if self.next.recovery == Recovery::Abandon {
             self.dead(Reason::Abandoned, "nobody waits for this run any more");
         } else {

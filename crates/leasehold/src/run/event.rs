@@ -399,6 +399,13 @@ words!(
     }
 );
 
+impl EventKind {
+    /// A person's word on what waits.
+    pub(super) fn decides(self) -> bool {
+        matches!(self, Self::Decide | Self::DecidePart | Self::Edit | Self::Submit)
+    }
+}
+
 impl Event {
     /// Its name.
     pub fn kind(&self) -> EventKind {

@@ -6,7 +6,7 @@
 use super::{
     decision::{EditedCard, TurnCard},
     ids::{CallId, LeaseId, WriteId},
-    snapshot::Usage,
+    snapshot::{LeaseTime, Usage},
     state::{Effect, LateAnswer, Mode, Outcome, Principal, Reason, Recovery, ResolutionKind, SegmentKind, State, Via},
 };
 use jiff::Timestamp;
@@ -281,6 +281,9 @@ pub mod body {
         pub epoch: u64,
         /// The lease that ended.
         pub lease_id: LeaseId,
+        /// Until when its last renewal held; an entry of an earlier version does not say.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub expires_at: Option<LeaseTime>,
     }
     /// in_doubt.
     #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

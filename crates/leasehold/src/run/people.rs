@@ -335,6 +335,9 @@ fn redrive(
     if draft.row.cancel_requested {
         return Err(Rejection::CancelRequested);
     }
+    if !draft.row.has_request {
+        return Err(Rejection::NothingToContinue);
+    }
     let fenced = draft.row.fence.as_ref().map(|f| f.call_id.clone());
     for call in draft.next.turn.iter_mut().flat_map(|t| &mut t.calls) {
         let stale = call.verdict.as_ref().is_some_and(|v| v.approved && v.at < approved_after);

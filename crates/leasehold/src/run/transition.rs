@@ -58,6 +58,9 @@ pub enum Rejection {
         /// The event.
         event: EventKind,
     },
+    /// A decision about a run that waits for none.
+    #[error("a run that is {0} waits for no decision")]
+    NotWaiting(State),
     /// The right is another's.
     #[error("the right to this run has moved on")]
     Fenced,
@@ -115,6 +118,9 @@ pub enum Rejection {
     /// The fence was taken over and is of another segment.
     #[error("the fence of call {0} is another segment's")]
     NotOwnFence(CallId),
+    /// The row has no request any more.
+    #[error("there is nothing to continue this run from: its row could not be read")]
+    NothingToContinue,
     /// Nothing to ask about.
     #[error("nothing on the card")]
     EmptyCard,
@@ -272,6 +278,9 @@ pub fn apply(row: &Snapshot, event: Event, now: &Now) -> Result<Delta, Rejection
         // A holder whose run has moved on hears that first: it is the answer that tells it to stop.
         if let Event::Holder(right, _) = &event {
             holds(row, *right)?;
+        }
+        if kind.decides() && !row.state.is_waiting() {
+            return Err(Rejection::NotWaiting(row.state));
         }
         return Err(Rejection::NotInState { state: row.state, event: kind });
     }

@@ -105,6 +105,8 @@ pub(crate) struct Claimed {
     pub(crate) held: Vec<Done>,
     /// Due, and not for this process: why.
     pub(crate) passed_over: Vec<(RunId, String)>,
+    /// Of those, the ones whose row does not decode: a claim of such a one by itself settles it.
+    pub(crate) unreadable: Vec<RunId>,
 }
 
 /// What a claim has decided about the rows it was shown last.
@@ -112,6 +114,7 @@ pub(crate) struct Claimed {
 struct Decided {
     drafted: Vec<(Write, Done)>,
     passed_over: Vec<(RunId, String)>,
+    unreadable: Vec<RunId>,
 }
 
 /// Applies events to runs in a store.
@@ -312,7 +315,8 @@ impl Engine {
             writes
         };
         let chosen = self.store.claim(wanted, Arc::new(choose)).await;
-        let Decided { drafted, passed_over } = std::mem::take(&mut *decided.lock().unwrap_or_else(PoisonError::into_inner));
+        let Decided { drafted, passed_over, unreadable } =
+            std::mem::take(&mut *decided.lock().unwrap_or_else(PoisonError::into_inner));
         let answers: Chosen = match chosen {
             Ok(answers) => answers,
             Err(unavailable) if drafted.is_empty() => return Err(unavailable),
@@ -337,7 +341,7 @@ impl Engine {
                 held.push(self.applied(done, end));
             }
         }
-        Ok(Claimed { held, passed_over })
+        Ok(Claimed { held, passed_over, unreadable })
     }
 
     fn decide_claims(
@@ -352,7 +356,10 @@ impl Engine {
         for row in shown {
             match row {
                 Ok(row) => rows.push(row),
-                Err(ReadError::Corrupt { run, why }) => decided.passed_over.push((run, format!("it cannot be read: {why}"))),
+                Err(ReadError::Corrupt { run, why, .. }) => {
+                    decided.passed_over.push((run, format!("it cannot be read: {why}")));
+                    decided.unreadable.push(run);
+                }
                 Err(ReadError::Unavailable(_)) => {}
             }
         }
@@ -390,6 +397,32 @@ impl Engine {
     /// Not there, not readable, no answer.
     pub async fn load(&self, id: RunId) -> Result<Snapshot, CommitError> {
         self.store.load(id).await?.ok_or(CommitError::Gone)
+    }
+
+    /// The row; of one that does not decode, what of it can be read: for ending the run, never for going on with it.
+    ///
+    /// # Errors
+    /// Not there, not readable enough for that, no answer.
+    pub(crate) async fn load_to_end(&self, id: RunId) -> Result<Snapshot, CommitError> {
+        match self.store.load(id).await {
+            Ok(row) => row.ok_or(CommitError::Gone),
+            Err(ReadError::Corrupt { rest: Some(rest), .. }) => Ok(*rest),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Ends a run whose row does not decode, by events that continue nothing. Not where somebody holds it: a newer version may
+    /// read what this one cannot, and once its lease has ended the sweep settles it.
+    ///
+    /// # Errors
+    /// A rejection, held by somebody, not readable enough for that, no answer.
+    pub(crate) async fn end_unreadable(&self, id: RunId, events: Vec<Event>, write_id: WriteId) -> Result<Done, CommitError> {
+        let row = self.load_to_end(id).await?;
+        if let Some(lease) = &row.lease {
+            let why = format!("run {id} cannot be read here, and {} holds it: wait until its lease has ended", lease.holder);
+            return Err(CommitError::Corrupt(why));
+        }
+        self.commit(&row, events, write_id).await
     }
 
     /// Applies a foreign event to the row as it is: read, apply, write, and again where somebody else was faster. A lost answer

@@ -48,6 +48,9 @@ pub enum ReadError {
         run: RunId,
         /// What is wrong; no content.
         why: String,
+        /// What of a row can be read, with the most careful value for what cannot: for ending the run, never for going on with
+        /// it. None for an entry, and where the row's guard, lease or fence cannot be read.
+        rest: Option<Box<Snapshot>>,
     },
 }
 

@@ -6,7 +6,7 @@
 use super::{Insert, LeaseOp, Unavailable, Write};
 use crate::{
     limits::PAGE_MAX,
-    run::{Claimer, Entry, Reason, Snapshot, State},
+    run::{Claimer, Entry, Fence, OnExpiry, OpenCall, OpenTurn, Reason, Snapshot, Stamp, State},
 };
 
 /// At most a page.
@@ -95,6 +95,50 @@ pub(super) fn check_row(row: &Snapshot) -> Result<(), &'static str> {
         return Err("a doubt has its fence");
     }
     if reason_fits(row.state, row.reason) { Ok(()) } else { Err("the reason is not one of the state") }
+}
+
+/// What is left of a row that does not decode, from the columns that do; `state` and `turn` where those do. Nothing can be
+/// continued from it. None where there is nothing to end.
+pub(super) fn rest(state: Option<State>, turn: Option<OpenTurn>, mut row: Snapshot) -> Option<Snapshot> {
+    row.has_request = false;
+    row.state = match (state, &row.lease) {
+        (_, Some(_)) if row.cancel_requested => State::Cancelling,
+        (_, Some(_)) => State::Running,
+        (Some(state), None) if !state.is_held() => state,
+        (_, None) => State::Dead,
+    };
+    if row.state.is_settled() {
+        return None;
+    }
+    let unreadable = if row.has_non_idempotent_fence() { Reason::WriteInDoubt } else { Reason::Unreadable };
+    if !reason_fits(row.state, row.reason) {
+        row.reason = (row.state == State::Dead).then_some(unreadable);
+    }
+    row.turn = turn;
+    if let Some(fence) = row.fence.clone()
+        && row.fenced_call().is_none_or(|call| !call.is_pending())
+    {
+        row.turn = Some(turn_of(&fence, row.rounds));
+    }
+    check_row(&row).is_ok().then_some(row)
+}
+
+/// A turn of the one call that a fence names, which may have been entered.
+fn turn_of(fence: &Fence, number: u32) -> OpenTurn {
+    let stamp = Stamp { epoch: fence.epoch, lease_id: fence.lease_id, entered: true, late: Vec::new() };
+    let call = OpenCall {
+        id: fence.call_id.clone(),
+        tool: fence.tool.clone(),
+        effect: fence.effect,
+        needs_person: false,
+        verdict: None,
+        outcome: None,
+        stamps: vec![stamp],
+        evidence: None,
+        question: None,
+    };
+    let on_expiry = OnExpiry::Continue;
+    OpenTurn { number, digest: None, deadline: None, on_expiry, edited_by: Vec::new(), calls: vec![call] }
 }
 
 fn reason_fits(state: State, reason: Option<Reason>) -> bool {

@@ -257,6 +257,12 @@ impl Runtime {
         for (run, why) in claimed.passed_over {
             pool.pass_over(run, why);
         }
+        for run in claimed.unreadable {
+            // It has no execution: the claim ends it, or says why it cannot.
+            if let Err(error) = self.claim(run).await {
+                tracing::warn!(%run, "run {run} could not be claimed: {error}");
+            }
+        }
         let count = claimed.held.len();
         for done in claimed.held {
             pool.turns.took(&done.row.agent);

@@ -70,6 +70,15 @@ struct Memory {
     last_look: Option<ClockLook>,
     outage: bool,
     skip: Option<(Skip, BootInstant)>,
+    /// Behind which row the next sweep begins, where the last one was full and could not settle a row of it.
+    lapsed_after: Option<RunId>,
+    overdue_after: Option<RunId>,
+}
+
+/// Rows that can never be settled would fill every sweep: behind a full one that had such rows the next goes on, until one comes
+/// to the end of the rows, and the next begins at the front again.
+fn next_begins(limit: usize, rows: &[RunId], went_on: bool, failed: bool) -> Option<RunId> {
+    rows.last().filter(|_| (went_on || failed) && rows.len() >= limit).copied()
 }
 
 /// The store's clock, read at some time between two of this process's.
@@ -110,7 +119,8 @@ impl Reaper {
     /// The store did not answer at all.
     pub async fn sweep(&self, limit: usize, dry_run: bool) -> Result<Swept, Unavailable> {
         let mut swept = Swept::default();
-        let (lapsed, look) = match self.look(limit).await {
+        let after = self.memory().lapsed_after.take();
+        let (lapsed, look) = match self.look(after, limit).await {
             Ok(found) => found,
             Err(unavailable) => {
                 self.memory().outage = true;
@@ -121,13 +131,18 @@ impl Reaper {
         if let Some(why) = swept.skipped {
             tracing::warn!("{why}: nothing is expired for one ttl");
         } else {
-            for row in lapsed {
-                self.settle(&row, dry_run, &mut swept).await;
+            for row in &lapsed {
+                self.settle(row, dry_run, &mut swept).await;
             }
+            let ids: Vec<RunId> = lapsed.iter().map(|row| row.id).collect();
+            self.memory().lapsed_after = next_begins(limit, &ids, after.is_some(), !swept.failed.is_empty());
             self.forget();
         }
         let now = self.engine.now().wall;
-        for id in self.engine.store().overdue(now, None, limit).await? {
+        let after = self.memory().overdue_after.take();
+        let overdue = self.engine.store().overdue(now, after, limit).await?;
+        let failed_before = swept.failed.len();
+        for &id in &overdue {
             if dry_run {
                 swept.overdue.push((id, State::WaitingForApproval));
                 continue;
@@ -140,13 +155,13 @@ impl Reaper {
                 Err(error) => swept.failed.push((id, error.to_string())),
             }
         }
+        self.memory().overdue_after = next_begins(limit, &overdue, after.is_some(), swept.failed.len() > failed_before);
         Ok(swept)
     }
 
     /// Up to `limit` rows, in pages, so that rows which cannot be settled do not hide the ones behind them.
-    async fn lapsed(&self, limit: usize) -> Result<Vec<Lapsed>, Unavailable> {
+    async fn lapsed(&self, mut after: Option<RunId>, limit: usize) -> Result<Vec<Lapsed>, Unavailable> {
         let mut all = Vec::new();
-        let mut after = None;
         while all.len() < limit {
             let page = self.engine.store().lapsed(self.engine.ttl(), after, limit - all.len()).await?;
             let Some(last) = page.last() else { break };
@@ -157,8 +172,8 @@ impl Reaper {
     }
 
     /// What lapsed, and then the clock that judged it: a jump that made a row lapse is in the look that comes after it.
-    async fn look(&self, limit: usize) -> Result<(Vec<Lapsed>, ClockLook), Unavailable> {
-        let lapsed = self.lapsed(limit).await?;
+    async fn look(&self, after: Option<RunId>, limit: usize) -> Result<(Vec<Lapsed>, ClockLook), Unavailable> {
+        let lapsed = self.lapsed(after, limit).await?;
         let asked = self.clock.now();
         let store = self.engine.store().now().await?;
         Ok((lapsed, ClockLook { asked, answered: self.clock.now(), store }))
@@ -221,7 +236,7 @@ impl Reaper {
             swept.settled.push((lapsed.id, State::Running));
             return;
         }
-        let row = match self.engine.load(lapsed.id).await {
+        let row = match self.engine.load_to_end(lapsed.id).await {
             Ok(row) => row,
             Err(error) => {
                 tracing::error!(run = %lapsed.id, "run {}: its lease ended, and it cannot be settled: {error}", lapsed.id);

@@ -134,7 +134,7 @@ fn a_late_answer_takes_its_call_off_the_card_and_the_last_one_ends_the_wait() {
     let card = run.suspend(&[c(0)], None);
     assert_eq!(run.ok(late(&c(0), former, LateAnswer::Done)), ["tool_outcome", "requeued"]);
     assert_eq!(run.state().0, State::Queued);
-    assert_eq!(run.refused(Event::Person(bob(), approve(&card, &[c(0)]))), "not_in_state");
+    assert_eq!(run.refused(Event::Person(bob(), approve(&card, &[c(0)]))), "not_waiting");
 }
 
 #[test]

@@ -224,6 +224,9 @@ fn variants(row: Snapshot) -> Vec<Snapshot> {
             r
         }));
     }
+    if state == State::Dead {
+        vary(&mut rows, &|r| r.has_request = false);
+    }
     if row_in_doubt(&rows) {
         vary(&mut rows, &|r| r.fence.iter_mut().for_each(|f| f.in_flight_until = at(60)));
     }

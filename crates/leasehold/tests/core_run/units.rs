@@ -186,7 +186,7 @@ fn bodies(text: &str, value: &Value) -> Vec<EntryBody> {
         EntryBody::Expired(body::Expired { calls: vec![id()] }),
         EntryBody::CancelRequested(by_whom()),
         EntryBody::Requeued(body::Requeued { why: t(), requeues: 1, due_at: at(2) }),
-        EntryBody::LeaseExpired(body::LeaseExpired { holder: t(), epoch: 4, lease_id: lease(4) }),
+        EntryBody::LeaseExpired(body::LeaseExpired { holder: t(), epoch: 4, lease_id: lease(4), expires_at: None }),
         EntryBody::InDoubt(body::InDoubt { call_id: id(), tool: t(), idempotency_key: t(), fence_epoch: 4, why: t() }),
         EntryBody::Resolved(body::Resolved {
             call_id: id(),

@@ -89,16 +89,29 @@ impl Executor {
     /// Lost, or a defect. What is journaled is true in every case.
     pub(crate) async fn drive(&self, segment: &mut Segment) -> Result<(), SegmentError> {
         let mut refused_in_a_row = 0;
+        let mut not_entered_in_a_row = 0;
         loop {
             let before = segment.row().sequence;
             let step = self.step(segment).await;
             if !matches!(step, Err(SegmentError::Rejected(_))) {
                 refused_in_a_row = 0;
             }
+            if !matches!(step, Err(SegmentError::NotEntered(_))) {
+                not_entered_in_a_row = 0;
+            }
             match step {
                 Ok(()) if !segment.is_open() => return Ok(()),
                 // A person or the clock was faster: what is there now decides the next step.
-                Ok(()) | Err(SegmentError::NotEntered(_)) => {}
+                Ok(()) => {}
+                Err(SegmentError::NotEntered(why)) => {
+                    not_entered_in_a_row += 1;
+                    if not_entered_in_a_row >= limits::NOT_STARTED_IN_A_ROW_MAX && !segment.is_cancelled() {
+                        self.give_back(segment, why).await?;
+                        if !segment.is_open() {
+                            return Ok(());
+                        }
+                    }
+                }
                 Err(SegmentError::Rejected(Rejection::EvidenceSaysDone(id))) => {
                     segment.record(vec![Recorded::Evidence(id)]).await?;
                 }
@@ -120,6 +133,21 @@ impl Executor {
                 }
                 Err(lost @ SegmentError::Lost(_)) => return Err(lost),
             }
+        }
+    }
+
+    /// A write that does not come to be entered here costs the run a retry. One that may have been entered before, and was found
+    /// absent since, is a doubt: nobody requeues past it.
+    async fn give_back(&self, segment: &mut Segment, why: String) -> Result<(), SegmentError> {
+        let act = if segment.row().has_non_idempotent_fence() {
+            Act::Doubt { why: format!("it could not be made again: {why}") }
+        } else {
+            Act::Retry { why: format!("a write could not be started: {why}"), not_before: None }
+        };
+        match segment.commit(vec![act]).await {
+            // A cancel or a late answer was faster: the next step looks at it.
+            Err(SegmentError::Rejected(_)) => segment.refresh().await,
+            other => other,
         }
     }
 

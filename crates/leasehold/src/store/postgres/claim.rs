@@ -82,7 +82,7 @@ impl PostgresStore {
         let rows = transaction.query(&sql::DUE, &params).await?;
         let read = |row| {
             let id = row::run_id(row).map_err(|Damaged(why)| Failed::Lost(why))?;
-            Ok(row::snapshot(row).map_err(|damaged| corrupt(id, damaged)))
+            Ok(row::snapshot(row).map_err(|damaged| corrupt(id, damaged, row::rest(row))))
         };
         rows.iter().map(read).collect()
     }

@@ -233,8 +233,8 @@ fn before_or_last(id: Option<RunId>) -> Uuid {
     id.map_or(Uuid::max(), |id| id.0)
 }
 
-fn corrupt(run: RunId, Damaged(why): Damaged) -> ReadError {
-    ReadError::Corrupt { run, why }
+fn corrupt(run: RunId, Damaged(why): Damaged, rest: Option<Snapshot>) -> ReadError {
+    ReadError::Corrupt { run, why, rest: rest.map(Box::new) }
 }
 
 #[async_trait]
@@ -262,7 +262,7 @@ impl Store for PostgresStore {
         let mut params = Params::default();
         params.one("id", &id.0);
         let rows = self.shared.read(&sql::LOAD, &params).await?;
-        rows.first().map(row::snapshot).transpose().map_err(|e| corrupt(id, e))
+        rows.first().map(|row| row::snapshot(row).map_err(|e| corrupt(id, e, row::rest(row)))).transpose()
     }
 
     async fn journal(&self, id: RunId, from: u64, limit: usize) -> Result<Vec<Entry>, ReadError> {
@@ -270,7 +270,7 @@ impl Store for PostgresStore {
         let mut params = Params::default();
         params.one("id", &id.0).one("from", &from).one("limit", &limit);
         let rows = self.shared.read(&sql::JOURNAL, &params).await?;
-        rows.iter().map(row::entry).collect::<Result<_, _>>().map_err(|e| corrupt(id, e))
+        rows.iter().map(row::entry).collect::<Result<_, _>>().map_err(|e| corrupt(id, e, None))
     }
 
     async fn list(&self, filter: &Filter, before: Option<RunId>, limit: usize) -> Result<Vec<Listed>, Unavailable> {

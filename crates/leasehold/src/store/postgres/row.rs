@@ -6,7 +6,10 @@ use super::{
     text::{shown, stored},
 };
 use crate::{
-    run::{CallId, Effect, Entry, EntryBody, Fence, Lease, LeaseId, LeaseTime, OpenTurn, RunId, Snapshot, Usage, WriteId},
+    run::{
+        CallId, Effect, Entry, EntryBody, Fence, Lease, LeaseId, LeaseTime, Mode, OpenTurn, Recovery, RunId, SegmentKind,
+        Snapshot, State, Usage, WriteId,
+    },
     store::{Guard, LeaseOp, Listed, shape},
 };
 use jiff::Timestamp;
@@ -258,13 +261,7 @@ fn optional_time(row: &Row, column: &str) -> Result<Option<Timestamp>, Damaged> 
 
 /// The row of the statement `load`.
 pub(super) fn snapshot(row: &Row) -> Result<Snapshot, Damaged> {
-    let turn: Option<String> = plain(row, "turn")?;
-    let turn: Option<OpenTurn> = turn
-        .map(|json| {
-            serde_json::from_str(&json)
-                .map_err(|e| damaged("turn", format_args!("does not decode at line {} column {}", e.line(), e.column())))
-        })
-        .transpose()?;
+    let turn = turn(row)?;
     let snapshot = Snapshot {
         id: RunId(plain(row, "id")?),
         agent: text(row, "agent")?,
@@ -302,6 +299,56 @@ pub(super) fn snapshot(row: &Row) -> Result<Snapshot, Damaged> {
     };
     shape::check_row(&snapshot).map_err(|why| Damaged(why.to_owned()))?;
     Ok(snapshot)
+}
+
+/// What of a row that does not decode can be read.
+pub(super) fn rest(row: &Row) -> Option<Snapshot> {
+    let created_at = time(row, "created_at_ms").unwrap_or(Timestamp::UNIX_EPOCH);
+    let words = |column| text(row, column).unwrap_or_default();
+    let left = Snapshot {
+        id: run_id(row).ok()?,
+        agent: words("agent"),
+        owner: words("owner"),
+        initiator: words("initiator"),
+        mode: word(row, "mode").unwrap_or(Mode::Queue),
+        state: State::Dead,
+        reason: optional_word(row, "reason").ok().flatten(),
+        epoch: count(row, "epoch").ok()?,
+        sequence: count(row, "sequence").ok()?,
+        lease: lease(row).ok()?,
+        next_segment: word(row, "next_segment").unwrap_or(SegmentKind::Worker),
+        cancel_requested: plain(row, "cancel_requested").unwrap_or(false),
+        recovery: word(row, "recovery").unwrap_or(Recovery::Abandon),
+        recovery_explicit: plain(row, "recovery_explicit").unwrap_or(true),
+        requeues: small(row, "requeues").unwrap_or(0),
+        priority: plain(row, "priority").unwrap_or(0),
+        due_at: time(row, "due_at_ms").unwrap_or(created_at),
+        fence: fence(row).ok()?,
+        turn: None,
+        has_request: false,
+        second_approver: plain(row, "second_approver").unwrap_or(true),
+        rounds: small(row, "rounds").unwrap_or(0),
+        usage: Usage {
+            input_tokens: count(row, "input_tokens").unwrap_or(0),
+            output_tokens: count(row, "output_tokens").unwrap_or(0),
+            cached_tokens: count(row, "cached_tokens").unwrap_or(0),
+            cost_nano_usd: count(row, "cost_nano_usd").unwrap_or(0),
+        },
+        duplicates: small(row, "duplicates").unwrap_or(0),
+        created_at,
+        started_at: optional_time(row, "started_at_ms").ok().flatten(),
+        finished_at: None,
+        since: time(row, "since_ms").unwrap_or(created_at),
+    };
+    shape::rest(word(row, "state").ok(), turn(row).ok().flatten(), left)
+}
+
+fn turn(row: &Row) -> Result<Option<OpenTurn>, Damaged> {
+    let decode = |json: String| {
+        let why = |e: serde_json::Error| format!("does not decode at line {} column {}", e.line(), e.column());
+        serde_json::from_str(&json).map_err(|e| damaged("turn", why(e)))
+    };
+    plain::<Option<String>>(row, "turn")?.map(decode).transpose()
 }
 
 fn lease(row: &Row) -> Result<Option<Lease>, Damaged> {

@@ -95,7 +95,7 @@ pub(super) fn due(connection: &Connection, wanted: &Wanted) -> rusqlite::Result<
         let mut rows = statement.query(params)?;
         while let Some(row) = rows.next()? {
             let Some(id) = row::run_id(row)? else { continue };
-            due.push(row::snapshot(row).map_err(|damaged| corrupt(id, damaged)));
+            due.push(row::snapshot(row).map_err(|damaged| corrupt(id, damaged, row::rest(row))));
         }
     }
     Ok(due)

@@ -122,8 +122,8 @@ fn before_or_last(id: Option<RunId>) -> String {
     id.map_or_else(|| "g".into(), |id| id.to_string())
 }
 
-fn corrupt(run: RunId, Damaged(why): Damaged) -> ReadError {
-    ReadError::Corrupt { run, why }
+fn corrupt(run: RunId, Damaged(why): Damaged, rest: Option<Snapshot>) -> ReadError {
+    ReadError::Corrupt { run, why, rest: rest.map(Box::new) }
 }
 
 #[async_trait]
@@ -153,11 +153,13 @@ impl Store for SqliteStore {
             .readers
             .read(move |c| {
                 c.prepare_cached(include_str!("sql/load.sql"))?
-                    .query_row(named_params! { ":id": id.to_string() }, |row| Ok(row::snapshot(row)))
+                    .query_row(named_params! { ":id": id.to_string() }, |row| {
+                        Ok(row::snapshot(row).map_err(|e| (e, row::rest(row))))
+                    })
                     .optional()
             })
             .await?;
-        found.transpose().map_err(|e| corrupt(id, e))
+        found.transpose().map_err(|(e, rest)| corrupt(id, e, rest))
     }
 
     async fn journal(&self, id: RunId, from: u64, limit: usize) -> Result<Vec<Entry>, ReadError> {
@@ -170,7 +172,7 @@ impl Store for SqliteStore {
                 rows(c, include_str!("sql/journal.sql"), params, |row| Ok(Some(row::entry(row))))
             })
             .await?;
-        entries.into_iter().collect::<Result<_, _>>().map_err(|e| corrupt(id, e))
+        entries.into_iter().collect::<Result<_, _>>().map_err(|e| corrupt(id, e, None))
     }
 
     async fn list(&self, filter: &Filter, before: Option<RunId>, limit: usize) -> Result<Vec<Listed>, Unavailable> {

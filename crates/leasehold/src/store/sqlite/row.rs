@@ -2,7 +2,10 @@
 //! written; a row that fails is corrupt, alone.
 
 use crate::{
-    run::{CallId, Effect, Entry, EntryBody, Fence, Lease, LeaseTime, OpenTurn, RunId, Snapshot, Usage, WriteId},
+    run::{
+        CallId, Effect, Entry, EntryBody, Fence, Lease, LeaseTime, Mode, OpenTurn, Recovery, RunId, SegmentKind, Snapshot,
+        State, Usage, WriteId,
+    },
     store::{Listed, shape},
 };
 use jiff::Timestamp;
@@ -135,13 +138,7 @@ fn optional_time(row: &Row<'_>, column: &str) -> Result<Option<Timestamp>, Damag
 
 /// The row of the statement `load`.
 pub(super) fn snapshot(row: &Row<'_>) -> Result<Snapshot, Damaged> {
-    let turn: Option<String> = plain(row, "turn")?;
-    let turn: Option<OpenTurn> = turn
-        .map(|json| {
-            serde_json::from_str(&json)
-                .map_err(|e| damaged("turn", format_args!("does not decode at line {} column {}", e.line(), e.column())))
-        })
-        .transpose()?;
+    let turn = turn(row)?;
     let snapshot = Snapshot {
         id: word(row, "id")?,
         agent: plain(row, "agent")?,
@@ -179,6 +176,56 @@ pub(super) fn snapshot(row: &Row<'_>) -> Result<Snapshot, Damaged> {
     };
     shape::check_row(&snapshot).map_err(|why| Damaged(why.to_owned()))?;
     Ok(snapshot)
+}
+
+/// What of a row that does not decode can be read.
+pub(super) fn rest(row: &Row<'_>) -> Option<Snapshot> {
+    let created_at = time(row, "created_at_ms").unwrap_or(Timestamp::UNIX_EPOCH);
+    let text = |column| plain::<String>(row, column).unwrap_or_default();
+    let left = Snapshot {
+        id: word(row, "id").ok()?,
+        agent: text("agent"),
+        owner: text("owner"),
+        initiator: text("initiator"),
+        mode: word(row, "mode").unwrap_or(Mode::Queue),
+        state: State::Dead,
+        reason: optional_word(row, "reason").ok().flatten(),
+        epoch: count(row, "epoch").ok()?,
+        sequence: count(row, "sequence").ok()?,
+        lease: lease(row).ok()?,
+        next_segment: word(row, "next_segment").unwrap_or(SegmentKind::Worker),
+        cancel_requested: plain(row, "cancel_requested").unwrap_or(false),
+        recovery: word(row, "recovery").unwrap_or(Recovery::Abandon),
+        recovery_explicit: plain(row, "recovery_explicit").unwrap_or(true),
+        requeues: plain(row, "requeues").unwrap_or(0),
+        priority: plain(row, "priority").unwrap_or(0),
+        due_at: time(row, "due_at_ms").unwrap_or(created_at),
+        fence: fence(row).ok()?,
+        turn: None,
+        has_request: false,
+        second_approver: plain(row, "second_approver").unwrap_or(true),
+        rounds: plain(row, "rounds").unwrap_or(0),
+        usage: Usage {
+            input_tokens: count(row, "input_tokens").unwrap_or(0),
+            output_tokens: count(row, "output_tokens").unwrap_or(0),
+            cached_tokens: count(row, "cached_tokens").unwrap_or(0),
+            cost_nano_usd: count(row, "cost_nano_usd").unwrap_or(0),
+        },
+        duplicates: plain(row, "duplicates").unwrap_or(0),
+        created_at,
+        started_at: optional_time(row, "started_at_ms").ok().flatten(),
+        finished_at: None,
+        since: time(row, "since_ms").unwrap_or(created_at),
+    };
+    shape::rest(word(row, "state").ok(), turn(row).ok().flatten(), left)
+}
+
+fn turn(row: &Row<'_>) -> Result<Option<OpenTurn>, Damaged> {
+    let decode = |json: String| {
+        let why = |e: serde_json::Error| format!("does not decode at line {} column {}", e.line(), e.column());
+        serde_json::from_str(&json).map_err(|e| damaged("turn", why(e)))
+    };
+    plain::<Option<String>>(row, "turn")?.map(decode).transpose()
 }
 
 fn lease(row: &Row<'_>) -> Result<Option<Lease>, Damaged> {
