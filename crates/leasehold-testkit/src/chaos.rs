@@ -257,13 +257,7 @@ pub async fn run(
             }
         }
         people(runtime, &book, &open, &mut report).await;
-        paused.retain(|(worker, until)| {
-            let over = Instant::now() >= *until;
-            if over {
-                workers[*worker].signal("CONT");
-            }
-            !over
-        });
+        paused.retain(|(_, until)| Instant::now() < *until);
         if disturbing && Instant::now() >= next_blow {
             next_blow = Instant::now() + Duration::from_millis(chance.u64(50..600));
             let worker = chance.usize(..workers.len());
@@ -296,8 +290,10 @@ pub async fn run(
                 }
                 _ => {
                     if !paused.iter().any(|(p, _)| *p == worker) {
+                        let lasts = plan.ttl.mul_f64(1.0 + chance.f64());
                         workers[worker].signal("STOP");
-                        paused.push((worker, Instant::now() + plan.ttl.mul_f64(1.0 + chance.f64())));
+                        wake(workers[worker].id(), lasts);
+                        paused.push((worker, Instant::now() + lasts));
                         report.pauses += 1;
                     }
                 }
@@ -323,6 +319,16 @@ pub async fn run(
     judge(&store, &all, &book, &mut report).await;
     report.settled_after_ms.sort_unstable();
     Ok(report)
+}
+
+/// SIGCONT after that long, whatever else waits: a process that stands still in the middle of a commit holds up everybody on its file,
+/// this test as well.
+fn wake(process: u32, after: Duration) {
+    tokio::spawn(async move {
+        tokio::time::sleep(after).await;
+        // One that was killed meanwhile does not hear it.
+        std::process::Command::new("kill").args(["-CONT", &process.to_string()]).output().ok();
+    });
 }
 
 async fn open_runs(store: &Arc<dyn Store>) -> Vec<Listed> {
