@@ -17,7 +17,6 @@ struct Mutant {
 
 const MODEL: Named = Named::of("model_check", "no_history_within_small_bounds_breaks_an_invariant");
 const MEMORY: Named = Named::of("conformance", "the_memory_store_keeps_the_contract");
-const LOST: Named = Named::of("crash_points", "an_answer_lost_at_any_commit_changes_nothing_that_a_run_does");
 const DEATHS: Named = Named::of(
     "crash_points",
     "a_process_that_dies_at_any_commit_or_effect_boundary_leaves_a_run_that_ends_with_each_write_made_once",
@@ -56,13 +55,7 @@ fn mutants() -> Vec<Mutant> {
             "row.lease.is_some();\n    if held",
             MODEL,
         ),
-        m(
-            "suspend under a fence",
-            "holder.rs",
-            "no_fence(draft)?;\n    if draft.row.cancel_requested {\n        return Err(Rejection::CancelRequested);\n    }\n    if card",
-            "if card",
-            MODEL,
-        ),
+        m("suspend under a fence", "holder.rs", "no_fence(draft)?;\n    if card", "if card", MODEL),
         m(
             "renewal: another's lease is extended",
             "../store/memory.rs",
@@ -113,7 +106,7 @@ fn mutants() -> Vec<Mutant> {
             "clockwork.rs",
             "if fence.verifiable && continues && requeues_left",
             "if continues && requeues_left",
-            MODEL,
+            Named::of("core_run", ""),
         ),
         m(
             "the digest in the claim of a decision",
@@ -138,9 +131,9 @@ fn mutants() -> Vec<Mutant> {
         ),
         m(
             "sticky cancel: stamped after it",
-            "holder.rs",
-            "if draft.row.cancel_requested {\n        return Err(Rejection::CancelRequested);\n    }\n    let Some(standing)",
-            "let Some(standing)",
+            "table.rs",
+            "rule(&[S::Running], E::Stamp,",
+            "rule(&[S::Running, S::Cancelling], E::Stamp,",
             MODEL,
         ),
         m(
@@ -148,7 +141,7 @@ fn mutants() -> Vec<Mutant> {
             "../store/memory.rs",
             "return Ok(if has_write(stored, write.write_id) {",
             "return Ok(if false {",
-            LOST,
+            MEMORY,
         ),
         m(
             "a non-idempotent write is stamped again without a word that it is absent",

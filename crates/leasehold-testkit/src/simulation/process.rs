@@ -15,12 +15,12 @@ use leasehold::{
 use std::{
     fmt,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicI64, Ordering},
     },
     time::Duration,
 };
-use tokio::{sync::watch, time::Instant};
+use tokio::{sync::Notify, time::Instant};
 
 /// Virtual time, and a wall clock that is wrong by as much as it is told.
 #[derive(Debug)]
@@ -66,40 +66,50 @@ enum Life {
 /// Everything a process does to others goes through its gate.
 #[derive(Debug)]
 pub(super) struct Gate {
-    life: watch::Sender<Life>,
+    life: Mutex<Life>,
+    /// Wakes those who wait in the order in which they came; a `watch` would draw lots.
+    changed: Notify,
 }
 
 impl Gate {
     pub(super) fn open() -> Arc<Self> {
-        Arc::new(Self { life: watch::Sender::new(Life::Runs) })
+        Arc::new(Self { life: Mutex::new(Life::Runs), changed: Notify::new() })
+    }
+    fn life(&self) -> MutexGuard<'_, Life> {
+        self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    fn turn(&self, from: Life, to: Life) {
+        let mut life = self.life();
+        if *life == from {
+            *life = to;
+        }
+        drop(life);
+        self.changed.notify_waiters();
     }
     pub(super) fn stand_still(&self) {
-        self.life.send_if_modified(|life| {
-            let runs = *life == Life::Runs;
-            *life = if runs { Life::Stands } else { *life };
-            runs
-        });
+        self.turn(Life::Runs, Life::Stands);
     }
     pub(super) fn go_on(&self) {
-        self.life.send_if_modified(|life| {
-            let stands = *life == Life::Stands;
-            *life = if stands { Life::Runs } else { *life };
-            stands
-        });
+        self.turn(Life::Stands, Life::Runs);
     }
     pub(super) fn die(&self) {
-        self.life.send_replace(Life::Dead);
+        *self.life() = Life::Dead;
     }
     fn runs(&self) -> bool {
-        *self.life.borrow() == Life::Runs
+        *self.life() == Life::Runs
     }
     /// Passes when the process runs; true where it had to wait. A dead process never passes.
     pub(super) async fn pass(&self) -> bool {
         if self.runs() {
             return false;
         }
-        // An error would mean that the sender is gone; it lives in self.
-        self.life.subscribe().wait_for(|life| *life == Life::Runs).await.ok();
+        loop {
+            let changed = self.changed.notified();
+            if self.runs() {
+                break;
+            }
+            changed.await;
+        }
         true
     }
 }

@@ -198,9 +198,6 @@ fn entered_by_holder(draft: &Draft<'_>, id: &CallId) -> bool {
 
 fn stamp(draft: &mut Draft<'_>, stamp: &StampCall) -> Result<(), Rejection> {
     no_fence(draft)?;
-    if draft.row.cancel_requested {
-        return Err(Rejection::CancelRequested);
-    }
     let call = draft.pending(&stamp.call_id)?;
     let effect = call.effect.max(stamp.effect);
     if !effect.is_write() {
@@ -219,9 +216,6 @@ fn stamp(draft: &mut Draft<'_>, stamp: &StampCall) -> Result<(), Rejection> {
 }
 
 fn restamp(draft: &mut Draft<'_>, stamp: &StampCall, found_absent: bool) -> Result<(), Rejection> {
-    if draft.row.cancel_requested {
-        return Err(Rejection::CancelRequested);
-    }
     let Some(standing) = draft.next.fence.clone().filter(|f| f.call_id == stamp.call_id) else {
         return Err(Rejection::NoFence(stamp.call_id.clone()));
     };
@@ -318,9 +312,6 @@ pub(super) fn not_started(draft: &mut Draft<'_>, id: &CallId, why: String, late:
 
 fn suspend(draft: &mut Draft<'_>, card: super::decision::TurnCard, deadline: Option<jiff::Timestamp>) -> Result<(), Rejection> {
     no_fence(draft)?;
-    if draft.row.cancel_requested {
-        return Err(Rejection::CancelRequested);
-    }
     if card.calls.is_empty() {
         return Err(Rejection::EmptyCard);
     }

@@ -49,7 +49,8 @@ struct Shared {
     wake: Condvar,
     /// The same wake-up for a ticker.
     asked: Notify,
-    renewed: watch::Sender<u64>,
+    /// A round of renewals has ended. It wakes those who wait in the order in which they came.
+    renewed: Notify,
 }
 
 impl Shared {
@@ -104,7 +105,7 @@ impl Heartbeat {
 
     fn new(store: &Arc<dyn Store>, clock: Arc<dyn BootClock>, ttl: Duration) -> Result<(Arc<Self>, Beat), Unavailable> {
         let renewer = store.renewer()?;
-        let (wake, asked, renewed) = (Condvar::new(), Notify::new(), watch::Sender::new(0));
+        let (wake, asked, renewed) = (Condvar::new(), Notify::new(), Notify::new());
         let shared = Arc::new(Shared { book: Mutex::default(), wake, asked, renewed });
         let beat = Beat { shared: Arc::downgrade(&shared), store: Arc::clone(store), renewer, clock: Arc::clone(&clock), ttl };
         Ok((Arc::new(Self { shared, clock, ttl }), beat))
@@ -139,7 +140,6 @@ impl Heartbeat {
 
     /// Asks for a renewal now and waits until one that began after this call has ended, at most `patience`.
     pub(crate) async fn renew_now(&self, patience: Duration) {
-        let mut renewed = self.shared.renewed.subscribe();
         let target = {
             let mut book = self.shared.book();
             book.renew_now = true;
@@ -149,7 +149,16 @@ impl Heartbeat {
         self.shared.wake.notify_all();
         self.shared.asked.notify_one();
         // Nobody may answer in time; the caller looks at its trust window next, whatever the reason.
-        tokio::time::timeout(patience, renewed.wait_for(|done| *done >= target)).await.ok();
+        let renewed = async {
+            loop {
+                let ended = self.shared.renewed.notified();
+                if self.shared.book().rounds >= target {
+                    return;
+                }
+                ended.await;
+            }
+        };
+        tokio::time::timeout(patience, renewed).await.ok();
     }
 }
 
@@ -272,7 +281,9 @@ impl Beat {
 
     /// Renews, or only looks, in one statement, and tells the segments.
     fn round(&mut self, shared: &Shared, renew: bool) -> Round {
-        let held: Vec<Held> = shared.book().held.keys().copied().collect();
+        let mut held: Vec<Held> = shared.book().held.keys().copied().collect();
+        // So that a simulation plays a seed the same way twice.
+        held.sort_by_key(|right| (right.id, right.epoch));
         if held.is_empty() {
             return Round::Nothing;
         }
@@ -296,12 +307,8 @@ impl Beat {
 
     fn round_done(&self, shared: &Shared, renewed: bool) {
         if renewed {
-            let rounds = {
-                let mut book = shared.book();
-                book.rounds += 1;
-                book.rounds
-            };
-            shared.renewed.send_replace(rounds);
+            shared.book().rounds += 1;
+            shared.renewed.notify_waiters();
         }
     }
 
