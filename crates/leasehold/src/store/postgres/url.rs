@@ -61,6 +61,10 @@ impl Target {
             return Err(wrong("it does not begin with `postgres://`".into()));
         }
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
+        // Read as a URL, a password with a bare `@` would end there, and the rest of it would be a host that messages name.
+        if base.matches('@').count() > 1 {
+            return Err(wrong("it has more than one `@`; in a password or a name write `@` as `%40`, and `/` as `%2F`".into()));
+        }
         let mut kept = String::new();
         let (mut mode, mut root_certificates, mut passfile, mut prepared) = (None, None, None, true);
         let (mut attrs_given, mut options) = (false, String::new());
@@ -253,6 +257,8 @@ mod tests {
             "postgres://ada:hunter2@/d",
             "mysql://ada:hunter2@host/d",
             "postgres://ada:hunter2%zz@ho%ff/d",
+            "postgres://ada:x@hunter2@host/d",
+            "postgres://ada:x@y/hunter2@host/d",
         ] {
             let Err(error) = read(url) else { continue };
             assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
