@@ -382,6 +382,7 @@ pub(crate) struct RunLine {
     cancel_requested: bool,
     fence: Option<FenceLine>,
     duplicates: u32,
+    contradictions: u32,
     created_at: Timestamp,
     since: Timestamp,
 }
@@ -405,6 +406,7 @@ impl From<&Listed> for RunLine {
             cancel_requested: listed.cancel_requested,
             fence: listed.fence_tool.clone().map(|tool| FenceLine { tool }),
             duplicates: listed.duplicates,
+            contradictions: listed.contradictions,
             created_at: listed.created_at,
             since: listed.since,
         }

@@ -51,6 +51,7 @@ pub fn queued(agent: &str) -> Snapshot {
         rounds: 0,
         usage: Usage::default(),
         duplicates: 0,
+        contradictions: 0,
         created_at: at(0),
         started_at: None,
         finished_at: None,
@@ -116,6 +117,7 @@ pub fn turn() -> OpenTurn {
         on_expiry: OnExpiry::DeadLetter,
         edited_by: vec![],
         calls: vec![call(0)],
+        earlier: Vec::new(),
     }
 }
 
@@ -128,6 +130,7 @@ fn call(index: usize) -> OpenCall {
         verdict: None,
         outcome: None,
         stamps: Vec::new(),
+        absent: false,
         evidence: None,
         question: None,
     }
@@ -144,6 +147,7 @@ pub fn full() -> Snapshot {
         verdict: Some(verdict),
         outcome: Some(Outcome::NotApplied),
         stamps: vec![stamp],
+        absent: true,
         evidence: Some(12),
         question: Some(13),
         ..call(0)
@@ -185,13 +189,15 @@ pub fn full() -> Snapshot {
             deadline: Some(at(999)),
             on_expiry: OnExpiry::Continue,
             edited_by: Vec::new(),
-            calls: vec![decided, call(1)],
+            calls: vec![decided.clone(), call(1)],
+            earlier: vec![decided],
         }),
         has_request: false,
         second_approver: true,
         rounds: u32::MAX,
         usage: Usage { input_tokens: 1, output_tokens: 2, cached_tokens: 3, cost_nano_usd: i64::MAX.unsigned_abs() },
         duplicates: 2,
+        contradictions: 3,
         created_at: at(3),
         started_at: Some(at(4)),
         finished_at: Some(at(5)),

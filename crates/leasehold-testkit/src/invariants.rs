@@ -91,6 +91,9 @@ impl Books {
 
     fn at_the_end(&self, row: &Snapshot, entries: u64) -> Result<(), String> {
         row.check()?;
+        if let Some(call) = row.misses_fence() {
+            return Err(format!("9: call {} may have been entered, and no fence says so", call.id));
+        }
         if row.sequence != entries {
             return Err(format!("8: the row counts {} entries, and there are {entries}", row.sequence));
         }

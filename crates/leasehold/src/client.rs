@@ -290,6 +290,8 @@ pub enum InboxKind {
     Input,
     /// One call landed twice.
     Duplicate,
+    /// The process that made a call says the opposite of its recorded outcome.
+    Contradicted,
     /// The runtime refuses to continue.
     Dead,
 }
@@ -302,6 +304,7 @@ impl InboxKind {
             Self::Approval => "approval",
             Self::Input => "input",
             Self::Duplicate => "duplicate",
+            Self::Contradicted => "contradicted",
             Self::Dead => "dead",
         }
     }
@@ -535,12 +538,11 @@ impl Runtime {
 
     /// An execution from a grant that is durable.
     pub(crate) async fn execution(&self, done: Done, sent: crate::clock::BootInstant) -> Result<Execution, SegmentError> {
-        let id = done.row.id;
         // The grant's own entries are the whole journal only for a start; for the rest a store that is away is waited for, so that
         // it costs the run no requeue.
         let whole = done.row.sequence == done.entries.len() as u64;
         let patience = if whole { Duration::ZERO } else { self.engine.ttl() / 3 };
-        let (entries, unreadable) = match self.engine.journal_within(id, patience).await {
+        let (entries, unreadable) = match self.engine.journal_within(&done.row, patience).await {
             Ok(entries) => (entries, None),
             Err(ReadError::Corrupt { why, .. }) => (Vec::new(), Some(why)),
             // The lease runs out by itself.
@@ -631,7 +633,7 @@ impl Runtime {
                 | Rejection::NotInState { .. }
                 | Rejection::AlreadyDecided { .. } => {
                     let row = self.engine.load(id).await?;
-                    return self.decided_before(id, row, &decision).await.map_err(|_| refused.into());
+                    return self.decided_before(row, &decision).await.map_err(|_| refused.into());
                 }
                 refused => return Err(refused.into()),
             }
@@ -642,10 +644,10 @@ impl Runtime {
         let row = self.engine.load(id).await?;
         let current = row.turn.as_ref().is_some_and(|t| t.digest.as_deref() == Some(decision.digest.as_str()));
         if !current {
-            return self.decided_before(id, row, decision).await;
+            return self.decided_before(row, decision).await;
         }
         let mut calls = expand(&row, decision);
-        self.take_edits(id, &row, &mut calls).await?;
+        self.take_edits(&row, &mut calls).await?;
         let undecided_after = row
             .turn
             .iter()
@@ -675,8 +677,8 @@ impl Runtime {
     }
 
     /// A decision on a turn that has gone: the same answer where it was taken, stale where it was not.
-    async fn decided_before(&self, id: RunId, row: Snapshot, decision: &Decision) -> Result<Decided, OrderError> {
-        let entries = self.engine.journal(id, 0).await?;
+    async fn decided_before(&self, row: Snapshot, decision: &Decision) -> Result<Decided, OrderError> {
+        let entries = self.engine.journal_of(&row, 0).await?;
         let approvals = entries.iter().filter_map(|entry| match &entry.body {
             crate::run::EntryBody::Approval(approval) if approval.digest == decision.digest => Some(approval),
             _ => None,
@@ -710,7 +712,7 @@ impl Runtime {
     }
 
     /// Edited arguments must fit the tool as it is now, and preview and precondition are taken again for them.
-    async fn take_edits(&self, id: RunId, row: &Snapshot, calls: &mut [DecideCall]) -> Result<(), OrderError> {
+    async fn take_edits(&self, row: &Snapshot, calls: &mut [DecideCall]) -> Result<(), OrderError> {
         let edited: Vec<&mut DecideCall> = calls
             .iter_mut()
             .filter_map(|call| {
@@ -732,7 +734,7 @@ impl Runtime {
                 row.agent
             )));
         };
-        let story = Story::of(&self.engine.journal(id, 0).await?);
+        let story = Story::of(&self.engine.journal_of(row, 0).await?);
         let narrow = story.request.as_ref().and_then(|r| r.tools.clone());
         let gate = Gate { registry: &self.registry, agent, narrow: narrow.as_deref() };
         for call in edited {
@@ -801,14 +803,14 @@ impl Runtime {
         let fence_epoch = match (said.fence_epoch, standing) {
             (Some(epoch), _) => epoch,
             (None, Some(fence)) => fence.epoch,
-            (None, None) => return self.resolved_before(id, row, &said).await,
+            (None, None) => return self.resolved_before(row, &said).await,
         };
         let Some(fence) = standing.filter(|f| f.call_id == said.call_id && f.epoch == fence_epoch) else {
             if standing.is_some() {
                 // Another doubt stands: an answer to this one must not look like an answer to that.
                 return Err(Rejection::StaleDoubt.into());
             }
-            return self.resolved_before(id, row, &said).await;
+            return self.resolved_before(row, &said).await;
         };
         let mut note = said.note;
         // Not before it can be sure; the core refuses the resolution then anyway.
@@ -832,7 +834,7 @@ impl Runtime {
         if write.verify().is_none() {
             return Ok(None);
         }
-        let story = Story::of(&self.engine.journal(row.id, 0).await?);
+        let story = Story::of(&self.engine.journal_of(row, 0).await?);
         let arguments = story.calls.get(&fence.call_id).map(|c| c.arguments()).unwrap_or_default();
         let query =
             VerifyQuery { idempotency_key: fence.idempotency_key.clone(), run: row.id.to_string(), fencing_token: row.epoch };
@@ -840,8 +842,8 @@ impl Runtime {
     }
 
     /// A resolution where nothing is in doubt: the same answer where it was taken, stale where it was not.
-    async fn resolved_before(&self, id: RunId, row: Snapshot, said: &Resolution) -> Result<Snapshot, OrderError> {
-        let entries = self.engine.journal(id, 0).await?;
+    async fn resolved_before(&self, row: Snapshot, said: &Resolution) -> Result<Snapshot, OrderError> {
+        let entries = self.engine.journal_of(&row, 0).await?;
         let same = entries.iter().any(|entry| match &entry.body {
             crate::run::EntryBody::Resolved(resolved) => {
                 resolved.call_id == said.call_id
@@ -870,10 +872,10 @@ impl Runtime {
             Err(ReadError::Corrupt { rest: Some(rest), why, .. }) => (*rest, Some(format!("its row does not decode: {why}"))),
             Err(error) => return Err(error.into()),
         };
-        let late = self.engine.journal(id, entries.len() as u64).await;
-        let entries: Vec<Entry> = match (unreadable.is_none(), late) {
-            (true, Ok(late)) => entries.into_iter().chain(late).take_while(|e| e.sequence < row.sequence).collect(),
-            _ => entries,
+        let (entries, unreadable) = match (unreadable, self.engine.journal_of(&row, entries.len() as u64).await) {
+            (None, Ok(late)) => (entries.into_iter().chain(late).take_while(|e| e.sequence < row.sequence).collect(), None),
+            (None, Err(error @ ReadError::Corrupt { .. })) => (entries, Some(error.to_string())),
+            (unreadable, _) => (entries, unreadable),
         };
         let story = Story::of(&entries);
         Ok(Details { row, entries, story, unreadable })
@@ -929,13 +931,14 @@ impl Runtime {
     pub async fn inbox(&self, limit: usize) -> Result<Vec<(InboxKind, Listed)>, OrderError> {
         let in_state = |state: State| Filter { states: vec![state], ..Filter::default() };
         let doubts = Filter { reason: Some(Reason::WriteInDoubt.as_str().to_owned()), ..in_state(State::Dead) };
-        let twice = Filter { duplicates_only: true, ..Filter::default() };
+        let flagged = || Filter { flagged_only: true, ..Filter::default() };
         let mut items = Vec::new();
         for (kind, filter) in [
             (InboxKind::InDoubt, doubts),
             (InboxKind::Approval, in_state(State::WaitingForApproval)),
             (InboxKind::Input, in_state(State::WaitingForInput)),
-            (InboxKind::Duplicate, twice),
+            (InboxKind::Duplicate, flagged()),
+            (InboxKind::Contradicted, flagged()),
             (InboxKind::Dead, in_state(State::Dead)),
         ] {
             if items.len() >= limit {
@@ -944,7 +947,12 @@ impl Runtime {
             // Pages come newest first and the longest waiting is wanted: all of a kind is looked at, so that no number of newer
             // ones hides an older one.
             let mut all = self.every(&filter).await?;
-            all.retain(|row| kind != InboxKind::Dead || row.reason.as_deref() != Some(Reason::WriteInDoubt.as_str()));
+            all.retain(|row| match kind {
+                InboxKind::Dead => row.reason.as_deref() != Some(Reason::WriteInDoubt.as_str()),
+                InboxKind::Duplicate => row.duplicates > 0,
+                InboxKind::Contradicted => row.contradictions > 0,
+                _ => true,
+            });
             all.sort_by_key(|row| row.since);
             items.extend(all.into_iter().map(|row| (kind, row)));
         }

@@ -212,7 +212,7 @@ impl Stores {
         self.same("lapsed", |s| async move { s.lapsed(TTL, after, limit).await.unwrap() }).await;
         self.same("overdue", |s| async move { s.overdue(now, after, limit).await.unwrap() }).await;
         let states = rng.choose_multiple([State::Queued, State::Dead, State::WaitingForApproval, State::Cancelled], limit % 4);
-        let filter = &Filter { states, duplicates_only: rng.u8(0..5) == 0, ..Filter::default() };
+        let filter = &Filter { states, flagged_only: rng.u8(0..5) == 0, ..Filter::default() };
         self.same("list", |s| async move { s.list(filter, after, limit).await.unwrap() }).await;
     }
 

@@ -81,6 +81,7 @@ async fn about(local: &Local<'_>, kind: InboxKind, id: RunId, listed: &Listed) -
             }
         }
         InboxKind::Duplicate => format!("landed twice: {}", listed.duplicates),
+        InboxKind::Contradicted => "a call's own process says otherwise than the record".to_owned(),
         InboxKind::Approval | InboxKind::Input => match local.runtime.store().load(id).await {
             Ok(Some(row)) => {
                 let calls: Vec<&str> = row

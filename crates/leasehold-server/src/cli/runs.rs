@@ -115,7 +115,7 @@ async fn list(context: &Context, args: ListArgs) -> Outcome {
         owner: args.owner,
         reason: args.reason.map(|reason| reason.as_str().to_owned()),
         since: args.since,
-        duplicates_only: false,
+        flagged_only: false,
     };
     let limit = usize::try_from(args.limit).unwrap_or(limits::PAGE_MAX);
     let rows = local.runtime.list(&filter, args.cursor, limit).await.map_err(order)?;

@@ -42,6 +42,7 @@ fn row(state: State, reason: Option<Reason>) -> Snapshot {
         rounds: 1,
         usage: Usage { input_tokens: 120, output_tokens: 30, cached_tokens: 0, cost_nano_usd: 0 },
         duplicates: 0,
+        contradictions: 0,
         created_at: at(0),
         started_at: Some(at(0)),
         finished_at: None,
@@ -58,6 +59,7 @@ fn open_call(effect: Effect) -> OpenCall {
         verdict: None,
         outcome: None,
         stamps: Vec::new(),
+        absent: false,
         evidence: None,
         question: None,
     }
@@ -142,6 +144,7 @@ fn waiting_run(arguments: Value, preview: Option<&str>) -> (Snapshot, Vec<Entry>
         on_expiry: OnExpiry::Continue,
         edited_by: Vec::new(),
         calls: vec![open_call(Effect::NonIdempotentWrite)],
+        earlier: Vec::new(),
     });
     (row, entries(vec![(0, born("Note it")), (1, reply(arguments.clone())), (2, suspended(arguments, preview))]))
 }

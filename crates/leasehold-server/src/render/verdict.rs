@@ -2,7 +2,7 @@
 
 use super::{Subject, many};
 use crate::terminal::Look;
-use leasehold::run::{CallId, EntryBody, MODEL_CALL_FAILED, Outcome, Reason, State, WaitKind};
+use leasehold::run::{CallId, EntryBody, LateAnswer, MODEL_CALL_FAILED, Outcome, Reason, State, WaitKind};
 
 /// The sentence, and how it looks.
 pub(crate) fn sentence(subject: &Subject<'_>) -> (Look, String) {
@@ -26,6 +26,7 @@ pub(crate) fn sentence(subject: &Subject<'_>) -> (Look, String) {
         }
         State::WaitingForApproval => (Look::Warn, waiting(subject)),
         State::WaitingForInput => (Look::Warn, "Waits for a person: values are asked for.".into()),
+        State::Completed if row.duplicates + row.contradictions > 0 => (Look::Warn, completed(subject)),
         State::Completed => (Look::Good, completed(subject)),
         State::Failed => (Look::Bad, failed(subject)),
         State::Cancelled => (Look::Plain, format!("Cancelled{}.", unknown_writes(subject))),
@@ -100,11 +101,29 @@ fn unknown_writes(subject: &Subject<'_>) -> String {
         _ => None,
     });
     let unknown: Vec<&str> = closed.chain(subject.row.fence.as_ref().map(|fence| fence.tool.as_str())).collect();
-    match unknown.as_slice() {
+    let unknown = match unknown.as_slice() {
         [] => String::new(),
         [one] => format!("; {one} may have happened, nobody knows: do not repeat it blindly"),
         several => format!("; these may have happened, nobody knows: {}", several.join(", ")),
-    }
+    };
+    format!("{unknown}{}", contradicted(subject))
+}
+
+/// What the process that made a call said against its recorded outcome.
+fn contradicted(subject: &Subject<'_>) -> String {
+    let against = subject.entries.iter().filter_map(|entry| match &entry.body {
+        EntryBody::LateEvidence(late) if late.contradicts => {
+            let recorded = subject.entries.iter().find_map(|entry| match &entry.body {
+                EntryBody::ToolOutcome(o) if o.call_id == late.call_id => Some(o),
+                _ => None,
+            })?;
+            let (tool, recorded) = (&recorded.tool, recorded.outcome.as_str().replace('_', " "));
+            let says = if late.answer == LateAnswer::Done { "it happened" } else { "it did not happen" };
+            Some(format!("; but of {tool} {}, recorded as {recorded}, its own process says that {says}", late.call_id))
+        }
+        _ => None,
+    });
+    against.collect()
 }
 
 fn completed(subject: &Subject<'_>) -> String {

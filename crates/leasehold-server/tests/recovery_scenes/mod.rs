@@ -336,3 +336,45 @@ async fn runs_that_cannot_be_read_are_shown_and_can_be_ended_and_hide_no_other()
     let again = home.run(&["runs", "redrive", &turn.to_string()]).await;
     assert_eq!(again.code(), 1, "{again}");
 }
+
+#[tokio::test]
+async fn what_another_hand_took_out_of_a_record_is_missed_and_no_write_is_made_again() {
+    let stage = Stage::new().await;
+    let (home, far) = (&stage.home, FarSide::start().await.expect("a port"));
+    home.ledger(&far, Ledger { approval: "required", ..NONE }, APPEND_ONCE);
+    let (middle, end) = (home.enqueue().await, home.enqueue().await);
+    for _ in 0..2 {
+        assert_eq!(home.run(&["worker", "--once"]).await.code(), 0);
+    }
+    home.ledger(&far, NONE, APPEND_ONCE);
+    let in_flight = home.enqueue().await;
+    far.then([Then::Hold]);
+    let mut worker = home.start(&["worker", "--once", &in_flight.to_string()], None);
+    far.wait_for(1).await;
+    worker.kill();
+    far.release();
+    stage.without_constraints().await;
+    let fence = "UPDATE runs SET fence_call = NULL, fence_tool = NULL, fence_effect = NULL, fence_key = NULL, \
+                 fence_epoch = NULL, fence_lease_id = NULL, fence_attempt = NULL, fence_repeat = NULL, \
+                 fence_verifiable = NULL, fence_stamped_at_ms = NULL, fence_in_flight_until_ms = NULL WHERE id = 'RUN'";
+    stage.damage(fence, in_flight).await;
+    stage.damage("DELETE FROM journal WHERE run_id = 'RUN' AND kind = 'model_reply'", middle).await;
+    stage.damage("DELETE FROM journal WHERE run_id = 'RUN' AND kind = 'suspended'", end).await;
+
+    for id in [middle, end] {
+        let shown = home.run(&["runs", "show", &id.to_string()]).await;
+        assert!(shown.stderr().contains("of its journal is missing"), "{shown}");
+        let digest = home.row(id).await.turn.and_then(|t| t.digest).expect("waits for something");
+        let approved = home.run(&["approve", &id.to_string(), "--digest", &digest]).await;
+        assert_ne!(approved.code(), 0, "{approved}");
+        assert!(approved.stderr().contains("of its journal is missing"), "{approved}");
+        assert_eq!(home.run(&["runs", "cancel", &id.to_string()]).await.code(), 0);
+    }
+    let _worker = home.start(&["worker"], None);
+    let doubted = home.until(in_flight, "in doubt", |row| row.state == State::Dead).await;
+    assert_eq!(doubted.reason, Some(Reason::WriteInDoubt), "what lacks its fence may have happened");
+    let ran = home.run(&["resolve", &in_flight.to_string(), "--call", "t1c0", "--landed"]).await;
+    assert_eq!(ran.code(), 0, "{ran}");
+    home.until(in_flight, "completed", |row| row.state == State::Completed).await;
+    assert_eq!(far.arrived().len(), 1, "nothing was made again");
+}

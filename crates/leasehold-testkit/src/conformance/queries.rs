@@ -154,7 +154,8 @@ pub(super) async fn each_filter_narrows_a_list(world: World) {
     assert_eq!(listed(&world, Filter { reason: Some("write_in_doubt".into()), ..Filter::default() }).await, [doubt]);
     assert_eq!(listed(&world, Filter { since: Some(at(50)), ..Filter::default() }).await, [twice]);
     assert_eq!(listed(&world, Filter { since: Some(at(51)), ..Filter::default() }).await, []);
-    assert_eq!(listed(&world, Filter { duplicates_only: true, ..Filter::default() }).await, [twice]);
+    let otherwise = world.add(Snapshot { contradictions: 1, created_at: at(49), ..completed("a") }).await.id;
+    assert_eq!(listed(&world, Filter { flagged_only: true, ..Filter::default() }).await, [otherwise, twice]);
     let both = Filter { agent: Some("a".into()), owner: Some("bob".into()), ..states(&[State::Dead]) };
     assert_eq!(listed(&world, both).await, []);
     let nothing = Filter { agent: Some("%".into()), ..Filter::default() };

@@ -18,6 +18,7 @@ fn must(holds: bool, what: &str) -> Result<(), String> {
 pub(super) fn transition(before: &World, event: &Event, delta: &Delta) -> Result<(), String> {
     let (row, next) = (&before.row, &delta.next);
     next.check().map_err(|what| format!("row: {what}"))?;
+    must(next.misses_fence().is_none(), "9: a stamp that may have been used has no fence")?;
     must(next.sequence == row.sequence + delta.entries.len() as u64, "8: the journal has a gap")?;
     must(!row.cancel_requested || next.cancel_requested, "7: a cancel was unset")?;
     must(next.epoch >= row.epoch, "the epoch fell")?;
@@ -148,9 +149,9 @@ pub(super) fn repeated(plan: &Plan, after: &World, event: Event, seconds: i64) -
 
 fn said_again(plan: &Plan, after: &World, event: Event, seconds: i64) -> Result<(), String> {
     let Event::LateOutcome(late) = &event else { return Ok(()) };
-    let call_is_open = after.row.turn.as_ref().is_some_and(|t| t.call(&late.call_id).is_some());
+    let call_is_known = after.row.turn.as_ref().is_some_and(|t| t.known(&late.call_id).is_some());
     match after.ask(plan, event, seconds)? {
-        Ok(delta) if call_is_open => must(delta.is_unchanged(), "the same late outcome was journaled twice"),
+        Ok(delta) if call_is_known => must(delta.is_unchanged(), "the same late outcome was journaled twice"),
         _ => Ok(()),
     }
 }
@@ -170,6 +171,9 @@ impl World {
             {
                 must(call.landed == 0 || call.excepted, &format!("8: {id} is {outcome}, and its effect happened"))?;
             }
+            let denies =
+                matches!(call.outcome, Some((Outcome::NotApplied | Outcome::Denied | Outcome::NotRun | Outcome::Refused, _)));
+            must(call.told_done == 0 || !denies || row.contradictions > 0, "8: contradicted by its process, and not listed")?;
             let stands = row.fence.as_ref().is_some_and(|f| f.call_id == *id);
             must(!call.entered || call.outcome.is_some() || stands, "9: a write that was entered is forgotten")?;
             if matches!(row.state, State::Completed | State::Cancelled) {

@@ -342,8 +342,7 @@ impl Moves<'_> {
         let Some(mut world) = self.world.send(self.plan, self.ids, event, SOON)? else {
             return Err(format!("a late {answer} of {id} was refused"));
         };
-        let open = self.world.row.turn.as_ref().is_some_and(|t| t.call(id).is_some());
-        world.calls[number].told_done += u8::from(answer == LateAnswer::Done && !told && open);
+        world.calls[number].told_done += u8::from(answer == LateAnswer::Done && !told);
         self.add(format!("{index} says late: {answer}"), world.clone().put(index, At::Away));
         if !told {
             self.lost(index, &world, &format!("says late: {answer}"), At::Late(call, answer, true));

@@ -63,7 +63,7 @@ pub(super) struct Call {
     pub(super) outcome: Option<(Outcome, Via)>,
     /// Somebody said "not applied" while an attempt was under way or had landed: the documented exception.
     pub(super) excepted: bool,
-    /// Attempts that said while their turn was open that they are done.
+    /// Attempts that said that they are done.
     pub(super) told_done: u8,
 }
 
@@ -241,13 +241,15 @@ impl World {
     ) {
         let row = &self.row;
         (row.state, row.reason, rank(row.epoch), row.cancel_requested, row.recovery, row.requeues).hash(hasher);
-        (row.rounds, row.duplicates).hash(hasher);
+        (row.rounds, row.duplicates, row.contradictions > 0).hash(hasher);
         if let Some(fence) = &row.fence {
             (self.fenced(ids), rank(fence.epoch), fence.repeat, fence.verifiable, fence.effect).hash(hasher);
         }
         let Some(turn) = &row.turn else { return };
-        (turn.number, turn.digest.is_some()).hash(hasher);
-        for call in &turn.calls {
+        (turn.number, turn.digest.is_some(), turn.calls.len()).hash(hasher);
+        let heard = |c: &&leasehold::run::OpenCall| c.stamps.iter().any(|s| speaks(s.epoch));
+        for call in turn.calls.iter().chain(turn.earlier.iter().filter(heard)) {
+            (&call.id, call.absent).hash(hasher);
             let verdict = call.verdict.as_ref().map(|v| v.approved);
             (call.needs_person, verdict, call.outcome, call.evidence.is_some()).hash(hasher);
             // Of stamps whose process is gone only this counts: whether any was entered, how many are known to be done.
@@ -282,6 +284,11 @@ impl World {
         note("marked: the documented exception", self.calls.iter().any(|c| c.excepted));
         note("landed twice", self.calls.iter().any(|c| c.landed > 1));
         note("listed as landed twice", row.duplicates > 0);
+        note("listed as contradicted", row.contradictions > 0);
+        note(
+            "spoken of after its turn",
+            row.turn.iter().flat_map(|t| &t.earlier).any(|c| c.stamps.iter().any(|s| !s.late.is_empty())),
+        );
         let via = |via| self.calls.iter().any(|c| c.outcome.is_some_and(|(_, v)| v == via));
         note("evidence taken", via(Via::Evidence));
         note("a late outcome", via(Via::LateOutcome));

@@ -241,8 +241,9 @@ fn evidence(draft: &mut Draft<'_>, late: Late) {
     let sequence = draft.sequence();
     let Late { call_id, right, answer, is_error, result } = late;
     let mut contradicts = false;
+    let mut stamped = false;
     let mut duplicate = None;
-    if let Some(call) = draft.call_mut(&call_id) {
+    if let Some(call) = draft.known_mut(&call_id) {
         let others_done = call.attempts_done() > 0;
         let others_entered = call.stamps.iter().any(|s| s.entered && (s.epoch != right.epoch || s.lease_id != right.lease_id));
         let (outcome, effect, tool) = (call.outcome, call.effect, call.tool.clone());
@@ -251,6 +252,7 @@ fn evidence(draft: &mut Draft<'_>, late: Late) {
             Some(stamp) if stamp.late.contains(&answer) => return,
             Some(stamp) => {
                 stamp.late.push(answer);
+                stamped = true;
                 match (answer, outcome) {
                     (LateAnswer::Done, None) => {
                         call.evidence.get_or_insert(sequence);
@@ -276,6 +278,9 @@ fn evidence(draft: &mut Draft<'_>, late: Late) {
         result,
         contradicts,
     }));
+    if contradicts && stamped {
+        draft.next.contradictions = draft.next.contradictions.saturating_add(1);
+    }
     if let Some(duplicate) = duplicate {
         draft.duplicate(duplicate);
     }

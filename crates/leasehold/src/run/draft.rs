@@ -72,6 +72,11 @@ impl<'a> Draft<'a> {
         self.next.turn.as_mut().and_then(|t| t.call_mut(id))
     }
 
+    /// The call of that id, of the open turn or of an earlier one.
+    pub(super) fn known_mut(&mut self, id: &CallId) -> Option<&mut OpenCall> {
+        self.next.turn.as_mut().and_then(|t| t.known_mut(id))
+    }
+
     /// The standing fence is this call's.
     pub(super) fn is_fenced(&self, id: &CallId) -> bool {
         self.next.fence.as_ref().is_some_and(|f| &f.call_id == id)

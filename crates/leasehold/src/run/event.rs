@@ -515,6 +515,7 @@ pub(crate) fn open_calls(calls: &[ReplyCall]) -> Vec<super::snapshot::OpenCall> 
             verdict: None,
             outcome: None,
             stamps: Vec::new(),
+            absent: false,
             evidence: None,
             question: None,
         })

@@ -125,6 +125,7 @@ fn reply_recorded(draft: &mut Draft<'_>, mut reply: body::ModelReply, on_expiry:
     reply.turn = number;
     draft.next.rounds = number;
     draft.next.usage = total(draft.next.usage, reply.usage);
+    let earlier = draft.next.turn.take().map(OpenTurn::spoken_of_later).unwrap_or_default();
     draft.next.turn = Some(OpenTurn {
         number,
         digest: None,
@@ -132,6 +133,7 @@ fn reply_recorded(draft: &mut Draft<'_>, mut reply: body::ModelReply, on_expiry:
         on_expiry,
         edited_by: Vec::new(),
         calls: open_calls(&reply.calls),
+        earlier,
     });
     draft.push(EntryBody::ModelReply(reply));
     Ok(())
@@ -270,6 +272,7 @@ fn own_lease(draft: &Draft<'_>) -> LeaseId {
 fn set_fence(draft: &mut Draft<'_>, fence: Fence, endpoint: &str, entry: fn(body::Stamped) -> EntryBody) {
     if let Some(call) = draft.call_mut(&fence.call_id) {
         call.effect = fence.effect;
+        call.absent = false;
         call.stamps.push(Stamp { epoch: fence.epoch, lease_id: fence.lease_id, entered: true, late: Vec::new() });
     }
     draft.push(entry(body::Stamped {

@@ -309,6 +309,9 @@ fn resolve(draft: &mut Draft<'_>, said: Resolution) -> Result<(), Rejection> {
                 draft.take_evidence(&said.call_id);
             } else {
                 draft.next.fence = None;
+                if let Some(call) = draft.call_mut(&said.call_id) {
+                    call.absent = true;
+                }
             }
             draft.resume("a person says that the write did not happen");
         }

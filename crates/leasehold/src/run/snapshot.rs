@@ -101,6 +101,9 @@ pub struct OpenCall {
     /// Every segment that stamped it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stamps: Vec<Stamp>,
+    /// A person said that what was stamped is not there; until the next stamp.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub absent: bool,
     /// Journal sequence of the late evidence that says an earlier attempt is done, not yet taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evidence: Option<u64>,
@@ -134,6 +137,13 @@ impl OpenCall {
     pub fn stamp_of_mut(&mut self, epoch: u64, lease_id: LeaseId) -> Option<&mut Stamp> {
         self.stamps.iter_mut().rfind(|s| s.epoch == epoch && s.lease_id == lease_id)
     }
+    /// An attempt's process has not said yet what became of it, and its word could speak against the outcome or be a second
+    /// landing.
+    pub fn may_be_spoken_of(&self) -> bool {
+        let told = matches!(self.outcome, Some(Outcome::Done | Outcome::Unknown));
+        let matters = self.effect == Effect::NonIdempotentWrite || !told;
+        matters && self.stamps.iter().any(|s| s.entered && s.late.is_empty())
+    }
     /// Attempts whose process said that they are done; more than one of a non-idempotent write is a duplicate effect.
     pub fn attempts_done(&self) -> usize {
         self.stamps.iter().filter(|s| s.late.contains(&LateAnswer::Done)).count()
@@ -158,6 +168,9 @@ pub struct OpenTurn {
     pub edited_by: Vec<String>,
     /// In the order the model asked for them.
     pub calls: Vec<OpenCall>,
+    /// Of earlier turns, the calls that a former holder may still speak of. Each has its outcome.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub earlier: Vec<OpenCall>,
 }
 
 impl OpenTurn {
@@ -168,6 +181,18 @@ impl OpenTurn {
     /// The call of that id.
     pub fn call_mut(&mut self, id: &CallId) -> Option<&mut OpenCall> {
         self.calls.iter_mut().find(|c| &c.id == id)
+    }
+    /// The call of that id, of this turn or of an earlier one.
+    pub fn known(&self, id: &CallId) -> Option<&OpenCall> {
+        self.calls.iter().chain(&self.earlier).find(|c| &c.id == id)
+    }
+    /// The call of that id, of this turn or of an earlier one.
+    pub fn known_mut(&mut self, id: &CallId) -> Option<&mut OpenCall> {
+        self.calls.iter_mut().chain(&mut self.earlier).find(|c| &c.id == id)
+    }
+    /// The calls of this turn and of earlier ones that a former holder may still speak of once the next turn is open.
+    pub fn spoken_of_later(self) -> Vec<OpenCall> {
+        self.earlier.into_iter().chain(self.calls).filter(OpenCall::may_be_spoken_of).collect()
     }
     /// Calls without an outcome.
     pub fn pending(&self) -> impl Iterator<Item = &OpenCall> {
@@ -251,6 +276,8 @@ pub struct Snapshot {
     pub usage: Usage,
     /// Effects known to have landed twice.
     pub duplicates: u32,
+    /// Times that a process said the opposite of a call's recorded outcome.
+    pub contradictions: u32,
     /// When it was created.
     pub created_at: Timestamp,
     /// When it was first claimed.
@@ -270,6 +297,13 @@ impl Snapshot {
     /// A non-idempotent write is in flight.
     pub fn has_non_idempotent_fence(&self) -> bool {
         self.fence.as_ref().is_some_and(|f| f.effect == Effect::NonIdempotentWrite)
+    }
+    /// The call whose fence is missed: its newest stamp may have been used, it has no outcome, and nobody said that it is not
+    /// there. No transition makes such a row.
+    pub fn misses_fence(&self) -> Option<&OpenCall> {
+        let stamped = |c: &&OpenCall| c.stamps.last().is_some_and(|s| s.entered) && !c.absent;
+        let fenced = self.fence.as_ref().map(|f| &f.call_id);
+        self.turn.as_ref()?.pending().filter(stamped).find(|c| Some(&c.id) != fenced)
     }
     /// Calls without an outcome.
     pub fn has_pending_calls(&self) -> bool {

@@ -444,7 +444,7 @@ impl Engine {
             let row = self.load(id).await?;
             let sent_at = unanswered.load(Ordering::Relaxed);
             if sent_at < row.sequence {
-                let entries = self.journal(id, sent_at).await.map_err(CommitError::from)?;
+                let entries = self.journal_of(&row, sent_at).await.map_err(CommitError::from)?;
                 let own: Vec<Entry> = entries.into_iter().filter(|e| e.write_id == write_id).collect();
                 if !own.is_empty() {
                     self.announce(&row);
@@ -505,7 +505,7 @@ impl Engine {
             if row.epoch == epoch && row.lease.as_ref().is_some_and(|l| l.lease_id == lease_id) {
                 return Err(Rejection::StillHolder.into());
             }
-            let call = row.turn.as_ref().and_then(|t| t.call(&late.call_id));
+            let call = row.turn.as_ref().and_then(|t| t.known(&late.call_id));
             if call.is_none_or(|c| c.stamp_of(epoch, lease_id).is_none()) {
                 return Ok(());
             }
@@ -522,27 +522,49 @@ impl Engine {
     }
 
     /// The whole journal; asked for again while the store does not answer, for as long as `patience`.
-    pub(crate) async fn journal_within(&self, id: RunId, patience: Duration) -> Result<Vec<Entry>, ReadError> {
+    pub(crate) async fn journal_within(&self, row: &Snapshot, patience: Duration) -> Result<Vec<Entry>, ReadError> {
         let started = tokio::time::Instant::now();
         let again = |error: &ReadError| matches!(error, ReadError::Unavailable(_)) && started.elapsed() < patience;
-        (|| self.journal(id, 0)).retry(soon()).when(again).await
+        (|| self.journal_of(row, 0)).retry(soon()).when(again).await
+    }
+
+    /// All entries of a run from number `from`, which are at least those that its row counts.
+    ///
+    /// # Errors
+    /// An entry that is missing or does not decode, no answer.
+    pub(crate) async fn journal_of(&self, row: &Snapshot, from: u64) -> Result<Vec<Entry>, ReadError> {
+        let entries = self.journal(row.id, from).await?;
+        match from + entries.len() as u64 {
+            next if next < row.sequence => Err(missing(row.id, next)),
+            _ => Ok(entries),
+        }
     }
 
     /// All entries of a run from number `from`.
     ///
     /// # Errors
-    /// An entry that does not decode, no answer.
+    /// An entry that is missing or does not decode, no answer.
     pub async fn journal(&self, id: RunId, from: u64) -> Result<Vec<Entry>, ReadError> {
         let mut entries = Vec::new();
         let mut next = from;
         loop {
             let page = self.store.journal(id, next, limits::PAGE_MAX).await?;
             let full = page.len() == limits::PAGE_MAX;
-            entries.extend(page);
-            next = from + entries.len() as u64;
+            for entry in page {
+                if entry.sequence != next {
+                    return Err(missing(id, next));
+                }
+                entries.push(entry);
+                next += 1;
+            }
             if !full {
                 return Ok(entries);
             }
         }
     }
+}
+
+/// The store gave what it had.
+fn missing(run: RunId, sequence: u64) -> ReadError {
+    ReadError::Corrupt { run, why: format!("entry {sequence} of its journal is missing"), rest: None }
 }

@@ -185,7 +185,7 @@ impl Store for MemoryStore {
                 && filter.owner.as_ref().is_none_or(|o| *o == row.owner)
                 && filter.reason.as_ref().is_none_or(|r| row.reason.is_some_and(|x| x.as_str() == r))
                 && filter.since.is_none_or(|s| row.created_at >= s)
-                && (!filter.duplicates_only || row.duplicates > 0)
+                && (!filter.flagged_only || row.duplicates > 0 || row.contradictions > 0)
         };
         Ok(tables
             .runs
@@ -306,6 +306,7 @@ fn listed(row: &Snapshot) -> Listed {
         fence_tool: row.fence.as_ref().map(|f| f.tool.clone()),
         cancel_requested: row.cancel_requested,
         duplicates: row.duplicates,
+        contradictions: row.contradictions,
         created_at: row.created_at,
         since: row.since,
     }

@@ -167,8 +167,8 @@ pub struct Filter {
     pub reason: Option<String>,
     /// Created at or after.
     pub since: Option<Timestamp>,
-    /// Only rows with duplicate effects.
-    pub duplicates_only: bool,
+    /// Only rows with an effect that landed twice, or with an outcome that its process contradicts.
+    pub flagged_only: bool,
 }
 
 /// A row of a list: plain columns only, so that a row that does not decode is listed like any other.
@@ -194,6 +194,8 @@ pub struct Listed {
     pub cancel_requested: bool,
     /// Effects that landed twice.
     pub duplicates: u32,
+    /// Times that a process said the opposite of a recorded outcome.
+    pub contradictions: u32,
     /// Created.
     pub created_at: Timestamp,
     /// Waits or is dead since.

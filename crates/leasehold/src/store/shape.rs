@@ -97,6 +97,16 @@ pub(super) fn check_row(row: &Snapshot) -> Result<(), &'static str> {
     if reason_fits(row.state, row.reason) { Ok(()) } else { Err("the reason is not one of the state") }
 }
 
+/// A row as it is read: what holds of every row, and no stamp that may have been used lacks its fence. A row that lacks one was
+/// changed by another hand; it can be ended, and the call counts as one that may have happened.
+pub(super) fn check_read(row: &Snapshot) -> Result<(), String> {
+    check_row(row)?;
+    match row.misses_fence() {
+        Some(call) => Err(format!("the fence of call {} is missing: it may have been entered", call.id)),
+        None => Ok(()),
+    }
+}
+
 /// What is left of a row that does not decode, from the columns that do; `state` and `turn` where those do. Nothing can be
 /// continued from it. None where there is nothing to end.
 pub(super) fn rest(state: Option<State>, turn: Option<OpenTurn>, mut row: Snapshot) -> Option<Snapshot> {
@@ -115,12 +125,36 @@ pub(super) fn rest(state: Option<State>, turn: Option<OpenTurn>, mut row: Snapsh
         row.reason = (row.state == State::Dead).then_some(unreadable);
     }
     row.turn = turn;
+    if row.fence.is_none() && (row.state.is_held() || matches!(row.state, State::Queued | State::Dead)) {
+        row.fence = row.misses_fence().and_then(|call| fence_of(call, &row));
+        if row.has_non_idempotent_fence() && row.state == State::Dead {
+            row.reason = Some(Reason::WriteInDoubt);
+        }
+    }
     if let Some(fence) = row.fence.clone()
         && row.fenced_call().is_none_or(|call| !call.is_pending())
     {
         row.turn = Some(turn_of(&fence, row.rounds));
     }
     check_row(&row).is_ok().then_some(row)
+}
+
+/// The fence that a call misses, from its newest stamp. When that was made is not known, so nobody waits for it.
+fn fence_of(call: &OpenCall, row: &Snapshot) -> Option<Fence> {
+    let stamp = call.stamps.last()?;
+    Some(Fence {
+        call_id: call.id.clone(),
+        tool: call.tool.clone(),
+        effect: call.effect,
+        idempotency_key: row.id.idempotency_key(&call.id),
+        epoch: stamp.epoch,
+        lease_id: stamp.lease_id,
+        attempt: u32::try_from(call.stamps.len()).unwrap_or(u32::MAX),
+        repeat: call.stamps.iter().filter(|s| s.entered).count() > 1,
+        verifiable: false,
+        stamped_at: row.created_at,
+        in_flight_until: row.created_at,
+    })
 }
 
 /// A turn of the one call that a fence names, which may have been entered.
@@ -134,11 +168,12 @@ fn turn_of(fence: &Fence, number: u32) -> OpenTurn {
         verdict: None,
         outcome: None,
         stamps: vec![stamp],
+        absent: false,
         evidence: None,
         question: None,
     };
     let on_expiry = OnExpiry::Continue;
-    OpenTurn { number, digest: None, deadline: None, on_expiry, edited_by: Vec::new(), calls: vec![call] }
+    OpenTurn { number, digest: None, deadline: None, on_expiry, edited_by: Vec::new(), calls: vec![call], earlier: Vec::new() }
 }
 
 fn reason_fits(state: State, reason: Option<Reason>) -> bool {

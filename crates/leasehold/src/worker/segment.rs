@@ -206,7 +206,7 @@ impl Segment {
 
     async fn reload(&mut self, write_id: WriteId) -> Result<bool, CommitError> {
         let row = self.engine.load(self.row.id).await?;
-        let entries = self.engine.journal(self.row.id, self.story.next).await?;
+        let entries = self.engine.journal_of(&row, self.story.next).await?;
         let own = entries.iter().any(|entry| entry.write_id == write_id);
         let held = row.epoch == self.right.epoch && row.lease.as_ref().is_some_and(|l| l.lease_id == self.right.lease_id);
         if !held && !own {

@@ -231,3 +231,110 @@ fn a_verify_is_not_due_before_it_may_be_asked() {
     run.expire();
     assert_eq!(run.row().due_at, until);
 }
+
+/// A write stamped by a first process, said by a person not to have landed, and stamped again by a second, which records this.
+fn second_attempt(recorded: Outcome) -> (Run, Right) {
+    let (mut run, first) = Run::stamped(NON, false);
+    run.expire();
+    run.world.seconds += 120;
+    run.order(bob(), resolve(first.epoch, ResolutionKind::NotLanded));
+    run.claim();
+    run.act(Act::Stamp(stamp(&c(0), NON, false)));
+    run.act(Act::Record(vec![outcome(&c(0), recorded, Via::Tool)]));
+    (run, first)
+}
+
+fn contradicts(run: &Run) -> bool {
+    let late = run.journal.iter().rev().find_map(|e| if let EntryBody::LateEvidence(late) = e { Some(late) } else { None });
+    late.unwrap().contradicts
+}
+
+#[test]
+fn what_landed_twice_is_listed_however_many_turns_later_its_process_says_so() {
+    let (mut run, first) = second_attempt(Outcome::Done);
+    for _ in 0..3 {
+        run.reply(&[(Effect::ReadOnly, false)]);
+        let read = call(run.row().rounds, 0);
+        run.act(Act::Record(vec![outcome(&read, Outcome::Done, Via::Tool)]));
+    }
+    run.act(Act::Complete { output: "Ended.".into(), truncated: false });
+    assert_eq!(run.ok(late(&c(0), first, LateAnswer::Done)), ["late_evidence", "duplicate_effect"]);
+    assert_eq!((run.row().duplicates, run.row().contradictions, contradicts(&run)), (1, 0, false));
+    assert!(run.ok(late(&c(0), first, LateAnswer::Done)).is_empty());
+    assert_eq!(run.row().duplicates, 1);
+}
+
+#[test]
+fn a_word_against_the_record_is_marked_and_counted_after_its_turn_too() {
+    for turns in 0..2 {
+        let (mut run, first) = second_attempt(Outcome::NotApplied);
+        for _ in 0..turns {
+            run.reply(&[]);
+        }
+        assert_eq!(run.ok(late(&c(0), first, LateAnswer::Done)), ["late_evidence"]);
+        assert_eq!((run.row().duplicates, run.row().contradictions, contradicts(&run)), (0, 1, true));
+        assert!(run.ok(late(&c(0), first, LateAnswer::Done)).is_empty());
+        assert_eq!(run.row().contradictions, 1);
+    }
+    let (mut run, former) = Run::stamped(NON, false);
+    run.act(Act::Doubt { why: "timed out".into() });
+    run.order(bob(), resolve(former.epoch, ResolutionKind::Landed));
+    run.claim();
+    run.reply(&[]);
+    run.ok(late(&c(0), former, LateAnswer::NotApplied));
+    assert_eq!((run.row().contradictions, contradicts(&run)), (1, true));
+}
+
+#[test]
+fn the_row_keeps_of_earlier_turns_only_calls_whose_process_may_still_say_something_that_matters() {
+    let kept = |run: &Run| run.row().turn.iter().flat_map(|t| &t.earlier).map(|c| c.id.clone()).collect::<Vec<_>>();
+    // Each attempt was heard of.
+    let (mut run, _) = Run::stamped(NON, false);
+    run.act(done(0));
+    run.reply(&[]);
+    assert_eq!(kept(&run), []);
+    // Heard of late.
+    let (mut run, first) = second_attempt(Outcome::Done);
+    run.ok(late(&c(0), first, LateAnswer::NotApplied));
+    run.reply(&[]);
+    assert_eq!(kept(&run), []);
+    // An idempotent write that is done: a second landing is none, and there is nothing to contradict.
+    let (mut run, _) = Run::stamped(IDEM, false);
+    run.expire();
+    run.claim();
+    run.act(restamp(IDEM, false));
+    run.act(done(0));
+    run.reply(&[]);
+    assert_eq!(kept(&run), []);
+    // Not heard of: kept over turns, until it is.
+    let (mut run, first) = second_attempt(Outcome::Done);
+    run.reply(&[]);
+    run.reply(&[]);
+    assert_eq!(kept(&run), [c(0)]);
+    run.ok(late(&c(0), first, LateAnswer::Done));
+    run.reply(&[]);
+    assert_eq!(kept(&run), []);
+    // Known not to have entered.
+    let (mut run, first) = Run::stamped(NON, false);
+    run.act(Act::Unstamp { call_id: c(0), why: "window gone".into() });
+    run.act(Act::Record(vec![outcome(&c(0), Outcome::Refused, Via::Gate)]));
+    run.reply(&[]);
+    assert_eq!((kept(&run), run.right()), (vec![], first));
+}
+
+#[test]
+fn a_row_whose_fence_was_taken_away_by_another_hand_is_told_from_one_that_a_person_cleared() {
+    let (mut run, first) = Run::stamped(NON, false);
+    let emptied = Snapshot { fence: None, ..run.row().clone() };
+    assert_eq!((run.row().misses_fence(), emptied.misses_fence().map(|c| c.id.clone())), (None, Some(c(0))));
+    run.expire();
+    run.world.seconds += 120;
+    run.order(bob(), resolve(first.epoch, ResolutionKind::NotLanded));
+    assert_eq!(run.row().misses_fence(), None);
+    run.claim();
+    run.act(Act::Stamp(stamp(&c(0), NON, false)));
+    let emptied = Snapshot { fence: None, ..run.row().clone() };
+    assert_eq!(emptied.misses_fence().map(|c| c.id.clone()), Some(c(0)));
+    run.act(Act::Unstamp { call_id: c(0), why: "window gone".into() });
+    assert_eq!(run.row().misses_fence(), None);
+}

@@ -45,6 +45,9 @@ pub(crate) fn wrong(row: &Snapshot, kind: EventKind, delta: &Delta) -> Option<St
     if let Err(what) = next.check() {
         return Some(format!("row: {what}"));
     }
+    if let Some(call) = next.misses_fence() {
+        return Some(format!("{} may have been entered, and has no fence", call.id));
+    }
     if next.sequence != row.sequence + delta.entries.len() as u64 {
         return Some("the sequence does not count the entries".into());
     }

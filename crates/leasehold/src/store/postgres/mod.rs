@@ -287,7 +287,7 @@ impl Store for PostgresStore {
             .one("owner", &owner)
             .one("reason", &reason)
             .one("since_ms", &since_ms)
-            .one("duplicates_only", &filter.duplicates_only)
+            .one("flagged_only", &filter.flagged_only)
             .one("before", &before)
             .one("limit", &limit);
         self.rows(sql, &params, row::listed).await

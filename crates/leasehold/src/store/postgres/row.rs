@@ -93,6 +93,7 @@ columns! {
         cached_tokens: i64,
         cost_nano_usd: i64,
         duplicates: i64,
+        contradictions: i64,
         created_at_ms: i64,
         started_at_ms: Option<i64>,
         finished_at_ms: Option<i64>,
@@ -177,6 +178,7 @@ impl RowColumns {
             cached_tokens: total(row.usage.cached_tokens),
             cost_nano_usd: total(row.usage.cost_nano_usd),
             duplicates: row.duplicates.into(),
+            contradictions: row.contradictions.into(),
             created_at_ms: row.created_at.as_millisecond(),
             started_at_ms: row.started_at.map(Timestamp::as_millisecond),
             finished_at_ms: row.finished_at.map(Timestamp::as_millisecond),
@@ -292,12 +294,13 @@ pub(super) fn snapshot(row: &Row) -> Result<Snapshot, Damaged> {
             cost_nano_usd: count(row, "cost_nano_usd")?,
         },
         duplicates: small(row, "duplicates")?,
+        contradictions: small(row, "contradictions")?,
         created_at: time(row, "created_at_ms")?,
         started_at: optional_time(row, "started_at_ms")?,
         finished_at: optional_time(row, "finished_at_ms")?,
         since: time(row, "since_ms")?,
     };
-    shape::check_row(&snapshot).map_err(|why| Damaged(why.to_owned()))?;
+    shape::check_read(&snapshot).map_err(Damaged)?;
     Ok(snapshot)
 }
 
@@ -335,6 +338,7 @@ pub(super) fn rest(row: &Row) -> Option<Snapshot> {
             cost_nano_usd: count(row, "cost_nano_usd").unwrap_or(0),
         },
         duplicates: small(row, "duplicates").unwrap_or(0),
+        contradictions: small(row, "contradictions").unwrap_or(0),
         created_at,
         started_at: optional_time(row, "started_at_ms").ok().flatten(),
         finished_at: None,
@@ -414,6 +418,7 @@ pub(super) fn listed(row: &Row) -> Result<Listed, Damaged> {
         fence_tool: plain::<Option<String>>(row, "fence_tool")?.map(shown),
         cancel_requested: plain(row, "cancel_requested")?,
         duplicates: small(row, "duplicates").unwrap_or(u32::MAX),
+        contradictions: small(row, "contradictions").unwrap_or(u32::MAX),
         created_at: shown_time(row, "created_at_ms")?,
         since: shown_time(row, "since_ms")?,
     })

@@ -188,7 +188,7 @@ impl Store for SqliteStore {
                     ":owner": filter.owner,
                     ":reason": filter.reason,
                     ":since_ms": filter.since.map(Timestamp::as_millisecond),
-                    ":duplicates_only": filter.duplicates_only,
+                    ":flagged_only": filter.flagged_only,
                     ":before": before_or_last(before),
                     ":limit": limited(limit),
                 };

@@ -71,6 +71,7 @@ impl RowParams {
         params.set(":cached_tokens", total(row.usage.cached_tokens));
         params.set(":cost_nano_usd", total(row.usage.cost_nano_usd));
         params.set(":duplicates", row.duplicates);
+        params.set(":contradictions", row.contradictions);
         params.set(":created_at_ms", row.created_at.as_millisecond());
         params.set(":started_at_ms", row.started_at.map(Timestamp::as_millisecond));
         params.set(":finished_at_ms", row.finished_at.map(Timestamp::as_millisecond));
@@ -169,12 +170,13 @@ pub(super) fn snapshot(row: &Row<'_>) -> Result<Snapshot, Damaged> {
             cost_nano_usd: count(row, "cost_nano_usd")?,
         },
         duplicates: plain(row, "duplicates")?,
+        contradictions: plain(row, "contradictions")?,
         created_at: time(row, "created_at_ms")?,
         started_at: optional_time(row, "started_at_ms")?,
         finished_at: optional_time(row, "finished_at_ms")?,
         since: time(row, "since_ms")?,
     };
-    shape::check_row(&snapshot).map_err(|why| Damaged(why.to_owned()))?;
+    shape::check_read(&snapshot).map_err(Damaged)?;
     Ok(snapshot)
 }
 
@@ -212,6 +214,7 @@ pub(super) fn rest(row: &Row<'_>) -> Option<Snapshot> {
             cost_nano_usd: count(row, "cost_nano_usd").unwrap_or(0),
         },
         duplicates: plain(row, "duplicates").unwrap_or(0),
+        contradictions: plain(row, "contradictions").unwrap_or(0),
         created_at,
         started_at: optional_time(row, "started_at_ms").ok().flatten(),
         finished_at: None,
@@ -280,6 +283,7 @@ pub(super) fn listed(row: &Row<'_>) -> rusqlite::Result<Option<Listed>> {
         fence_tool: row.get("fence_tool")?,
         cancel_requested: row.get("cancel_requested")?,
         duplicates: row.get("duplicates")?,
+        contradictions: row.get("contradictions")?,
         created_at: shown_time(row.get("created_at_ms")?),
         since: shown_time(row.get("since_ms")?),
     }))

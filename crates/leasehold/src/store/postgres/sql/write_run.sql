@@ -10,7 +10,7 @@ WITH written AS (
         fence_stamped_at_ms = :fence_stamped_at_ms, fence_in_flight_until_ms = :fence_in_flight_until_ms, turn = :turn,
         wait_deadline_ms = :wait_deadline_ms, has_request = :has_request, second_approver = :second_approver,
         rounds = :rounds, input_tokens = :input_tokens, output_tokens = :output_tokens, cached_tokens = :cached_tokens,
-        cost_nano_usd = :cost_nano_usd, duplicates = :duplicates, created_at_ms = :created_at_ms,
+        cost_nano_usd = :cost_nano_usd, duplicates = :duplicates, contradictions = :contradictions, created_at_ms = :created_at_ms,
         started_at_ms = :started_at_ms, finished_at_ms = :finished_at_ms, since_ms = :since_ms,
         lease_id = CASE WHEN :keep_lease THEN lease_id ELSE :lease_id END,
         holder = CASE WHEN :keep_lease THEN holder ELSE :holder END,

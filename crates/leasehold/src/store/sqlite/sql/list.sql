@@ -1,11 +1,11 @@
-SELECT id, agent, owner, state, reason, epoch, holder, fence_tool, cancel_requested, duplicates, created_at_ms, since_ms
+SELECT id, agent, owner, state, reason, epoch, holder, fence_tool, cancel_requested, duplicates, contradictions, created_at_ms, since_ms
 FROM runs
 WHERE (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
   AND (:agent IS NULL OR agent = :agent)
   AND (:owner IS NULL OR owner = :owner)
   AND (:reason IS NULL OR reason = :reason)
   AND (:since_ms IS NULL OR created_at_ms >= :since_ms)
-  AND (NOT :duplicates_only OR duplicates > 0)
+  AND (NOT :flagged_only OR duplicates > 0 OR contradictions > 0)
   AND id < :before
 ORDER BY id DESC
 LIMIT :limit
