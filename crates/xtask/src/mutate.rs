@@ -15,14 +15,27 @@ const TOOL: &str = "cargo-mutants@27.1.0";
 const NEEDS: [&str; 10] =
     ["fastrand", "jiff", "proptest", "rustix", "serde", "serde_json", "serde_json_canonicalizer", "sha2", "strum", "thiserror"];
 
-/// Makes the crate and lets the tool loose on it; `arguments` go to the tool.
+/// Makes the crate and lets the tool loose on it; `arguments` go to the tool. First with the core's own tests, which take seconds;
+/// what those do not notice is tried again with the model explorer.
 pub(crate) fn run(arguments: &[&str]) -> anyhow::Result<()> {
     let root = root();
     let tool = installed(&root)?;
     let core = core(&root, "mutate")?;
+    let explorer = core.join("crates/leasehold/tests/model_check");
+    let aside = core.join("model_check");
+    if aside.exists() {
+        fs::remove_dir_all(&aside)?;
+    }
+    fs::rename(&explorer, &aside)?;
+    mutate(&root, &tool, &core, arguments)?;
+    fs::rename(&aside, &explorer)?;
+    mutate(&root, &tool, &core, &[arguments, &["--iterate"]].concat())
+}
+
+fn mutate(root: &Path, tool: &Path, core: &Path, arguments: &[&str]) -> anyhow::Result<()> {
     let status = Command::new(tool)
         .args(["mutants", "--dir"])
-        .arg(&core)
+        .arg(core)
         .args(["--output"])
         .arg(root.join("target"))
         // nextest ends with the first test that is red.

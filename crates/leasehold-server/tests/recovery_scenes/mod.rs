@@ -368,13 +368,19 @@ async fn what_another_hand_took_out_of_a_record_is_missed_and_no_write_is_made_a
         let approved = home.run(&["approve", &id.to_string(), "--digest", &digest]).await;
         assert_ne!(approved.code(), 0, "{approved}");
         assert!(approved.stderr().contains("of its journal is missing"), "{approved}");
-        assert_eq!(home.run(&["runs", "cancel", &id.to_string()]).await.code(), 0);
+        assert_eq!(home.row(id).await.reason, Some(Reason::Unreadable));
+        let discarded = home.run(&["runs", "discard", &id.to_string()]).await;
+        assert_eq!((discarded.code(), home.row(id).await.state), (0, State::Cancelled), "{discarded}");
     }
     let _worker = home.start(&["worker"], None);
     let doubted = home.until(in_flight, "in doubt", |row| row.state == State::Dead).await;
     assert_eq!(doubted.reason, Some(Reason::WriteInDoubt), "what lacks its fence may have happened");
     let ran = home.run(&["resolve", &in_flight.to_string(), "--call", "t1c0", "--landed"]).await;
     assert_eq!(ran.code(), 0, "{ran}");
-    home.until(in_flight, "completed", |row| row.state == State::Completed).await;
+    // Nothing continues from a row that another hand changed; what is known of its write stands.
+    let row = home.row(in_flight).await;
+    assert_eq!((row.reason, row.fence.is_some()), (Some(Reason::Abandoned), false));
+    let outcome = Story::of(&home.journal(in_flight).await).calls.into_values().next().and_then(|call| call.outcome);
+    assert_eq!(outcome.map(|o| o.outcome), Some(Outcome::Done));
     assert_eq!(far.arrived().len(), 1, "nothing was made again");
 }
