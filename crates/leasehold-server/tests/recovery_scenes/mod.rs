@@ -384,3 +384,57 @@ async fn what_another_hand_took_out_of_a_record_is_missed_and_no_write_is_made_a
     assert_eq!(outcome.map(|o| o.outcome), Some(Outcome::Done));
     assert_eq!(far.arrived().len(), 1, "nothing was made again");
 }
+
+/// A worker that is paused after its write has landed, and wakes when a person has said "not landed", another worker has made the
+/// call again, or could not, and the run is over.
+async fn wakes_after_the_end(reached: bool) -> (Stage, RunId) {
+    let stage = Stage::new().await;
+    let (home, far) = (&stage.home, FarSide::start().await.expect("a port"));
+    home.ledger(&far, Ledger { timeout: "1s", ..NONE }, APPEND_ONCE);
+    let id = home.enqueue().await;
+    let mut paused = home.start(&["worker"], Some("after_return"));
+    paused.stopped().await;
+    // Right after a renewal it holds no lock of the store.
+    let renewed = home.row(id).await.lease;
+    home.until(id, "renewed", |row| row.lease != renewed).await;
+    paused.signal("STOP");
+    let reaping = Reaping::start(home);
+    let doubted = home.until(id, "in doubt", |row| row.state == State::Dead).await;
+    drop(reaping);
+    // "Not landed" is not heard before this time: waiting for it is the rule.
+    let until = doubted.fence.expect("stands").in_flight_until.duration_since(jiff::Timestamp::now());
+    tokio::time::sleep(until.try_into().unwrap_or_default()).await;
+    let ran = stage.elsewhere().run(&["resolve", &id.to_string(), "--call", "t1c0", "--not-landed"]).await;
+    assert_eq!(ran.code(), 0, "{ran}");
+    if !reached {
+        let config = std::fs::read_to_string(home.path().join("leasehold.toml")).expect("its configuration");
+        let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|port| port.local_addr()).expect("a port");
+        home.write("leasehold.toml", &config.replace(&far.url("/append"), &format!("http://{closed}/append")));
+    }
+    let _worker = home.start(&["worker"], None);
+    home.until(id, "completed", |row| row.state == State::Completed).await;
+    paused.wake();
+    home.until(id, "heard", |row| row.duplicates + row.contradictions > 0).await;
+    assert_eq!(far.arrived().len(), 1 + usize::from(reached));
+    holds(home, id).await;
+    (stage, id)
+}
+
+#[tokio::test]
+async fn what_landed_twice_is_in_the_inbox_though_its_process_says_so_after_the_end() {
+    let (stage, id) = wakes_after_the_end(true).await;
+    let items = stage.home.run(&["inbox", "--json"]).await.json()["items"].clone();
+    assert_eq!((&items[0]["kind"], &items[0]["run"]["id"]), (&"duplicate".into(), &id.to_string().into()), "{items}");
+    let shown = stage.home.run(&["runs", "show", &id.to_string()]).await.stdout();
+    assert!(shown.contains("1 effect landed twice"), "{shown}");
+}
+
+#[tokio::test]
+async fn what_landed_against_the_record_is_in_the_inbox_and_in_the_first_line_of_its_run() {
+    let (stage, id) = wakes_after_the_end(false).await;
+    let items = stage.home.run(&["inbox", "--json"]).await.json()["items"].clone();
+    assert_eq!((&items[0]["kind"], &items[0]["run"]["id"]), (&"contradicted".into(), &id.to_string().into()), "{items}");
+    let shown = stage.home.run(&["runs", "show", &id.to_string()]).await.stdout();
+    let said = "but of ledger.append t1c0, recorded as not applied, its own process says that it happened";
+    assert!(shown.lines().next().is_some_and(|first| first.contains(said)), "{shown}");
+}
