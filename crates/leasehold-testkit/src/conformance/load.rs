@@ -41,7 +41,7 @@ pub(super) async fn a_renewal_extends_only_what_is_held(world: World) {
     let unheld = Held { id: waits.id, epoch: 0, lease_id: LeaseId::random() };
     let asked = [held(&mine), held(&too), other_epoch, gone, unheld];
     let looks = renewing(&world, move |r| r.renew(&asked, TTL).unwrap()).await;
-    let look = |row: &Snapshot, held| Look { id: row.id, held, sequence: 1, cancel_requested: false };
+    let look = |row: &Snapshot, held| Look { id: row.id, held, renewed: held, sequence: 1, cancel_requested: false };
     assert_eq!(sorted(looks), [look(&mine, true), look(&too, true), look(&not_asked, false), look(&waits, false)]);
     let looks = renewing(&world, move |r| r.renew(&[other_lease], TTL).unwrap()).await;
     assert_eq!(looks, [look(&not_asked, false)]);
@@ -64,13 +64,13 @@ pub(super) async fn a_look_reports_foreign_changes_and_extends_nothing(world: Wo
     world.clock.advance(TTL);
     let asked = held(&row);
     let looks = renewing(&world, move |r| r.look(&[asked]).unwrap()).await;
-    assert_eq!(looks, [Look { id: row.id, held: true, sequence: 2, cancel_requested: true }]);
+    assert_eq!(looks, [Look { id: row.id, held: true, renewed: false, sequence: 2, cancel_requested: true }]);
     assert_eq!(world.row(row.id).await, cancelled);
     let mut end = expire(&cancelled, false);
     (end.next.state, end.next.cancel_requested) = (State::Cancelled, true);
     world.apply(end).await;
     let looks = renewing(&world, move |r| r.look(&[asked]).unwrap()).await;
-    assert_eq!(looks, [Look { id: row.id, held: false, sequence: 3, cancel_requested: true }]);
+    assert_eq!(looks, [Look { id: row.id, held: false, renewed: false, sequence: 3, cancel_requested: true }]);
 }
 
 pub(super) async fn what_was_acknowledged_is_there_for_another_handle(world: World) {
