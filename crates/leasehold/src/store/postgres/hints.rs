@@ -4,7 +4,7 @@
 //! but time is lost.
 
 use super::{
-    connections::{Connections, words},
+    connections::{self, CALL_TIMEOUT, CONNECT_PATIENCE, Connections, NoAnswer, within},
     sql::{self, Params},
     url::Target,
 };
@@ -19,7 +19,7 @@ use tokio::{
     sync::{broadcast, mpsc, oneshot},
     task::AbortHandle,
 };
-use tokio_postgres::{AsyncMessage, Error};
+use tokio_postgres::AsyncMessage;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 const CHANNEL: &str = "leasehold";
@@ -162,7 +162,7 @@ impl Listener {
         loop {
             let listened = tokio::time::Instant::now();
             let ended = self.listen().await;
-            let why = ended.err().map_or_else(|| "the server ended the connection".to_owned(), |error| words(&error));
+            let why = ended.err().map_or_else(|| "the server ended the connection".to_owned(), |why| why.to_string());
             tracing::debug!("hints of other processes are not heard for now: {why}");
             if listened.elapsed() > PAUSE_MAX {
                 pause = PAUSE_MIN;
@@ -173,13 +173,13 @@ impl Listener {
     }
 
     /// Until the connection ends.
-    async fn listen(&self) -> Result<(), Error> {
-        let (client, mut connection) = self.target.config.connect(self.tls.clone()).await?;
+    async fn listen(&self) -> Result<(), NoAnswer> {
+        let (client, mut connection) = connections::open(&self.target, &self.tls, CONNECT_PATIENCE).await?;
         let mut asked = pin!(async {
-            client.batch_execute(&format!("LISTEN {CHANNEL}")).await?;
+            within(CALL_TIMEOUT, client.batch_execute(&format!("LISTEN {CHANNEL}"))).await?;
             // What was said before is not heard.
             self.heard.send(Hint { run: None, queued: true }).ok();
-            pending::<Result<(), Error>>().await
+            pending::<Result<(), NoAnswer>>().await
         });
         loop {
             tokio::select! {
@@ -191,7 +191,7 @@ impl Listener {
                         }
                     }
                     Some(Ok(_)) => {}
-                    Some(Err(error)) => return Err(error),
+                    Some(Err(error)) => return Err(NoAnswer::Error(error)),
                     None => return Ok(()),
                 },
                 refused = &mut asked => return refused,

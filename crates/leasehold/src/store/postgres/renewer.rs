@@ -5,7 +5,7 @@
 
 use super::{
     LeaseClock, LeaseNow, committer,
-    connections::{self, words},
+    connections::{self, NoAnswer},
     row,
     sql::{self, Params, Sql},
     url::Target,
@@ -60,13 +60,13 @@ impl PostgresRenewer {
             Some(runtime) => runtime,
             None => tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| self.unavailable(e))?,
         };
-        let asked = runtime.block_on(async { tokio::time::timeout(patience, self.round(held, ttl)).await });
+        let asked = runtime.block_on(async { tokio::time::timeout(patience, self.round(held, ttl, patience)).await });
         self.runtime = Some(runtime);
         match asked {
             Ok(Ok(looks)) => Ok(looks),
             Ok(Err(error)) => {
                 self.client = None;
-                Err(self.unavailable(words(&error)))
+                Err(self.unavailable(error))
             }
             Err(_) => {
                 self.client = None;
@@ -75,13 +75,13 @@ impl PostgresRenewer {
         }
     }
 
-    async fn round(&mut self, held: &[Held], ttl: Option<Duration>) -> Result<Vec<Look>, tokio_postgres::Error> {
+    async fn round(&mut self, held: &[Held], ttl: Option<Duration>, patience: Duration) -> Result<Vec<Look>, NoAnswer> {
         let client = match self.client.take() {
             Some(client) if !client.is_closed() => client,
-            _ => connections::connect(&self.target, self.tls.clone()).await?,
+            _ => connections::connect(&self.target, &self.tls, patience).await?,
         };
         let client = self.client.insert(client);
-        let Some(ttl) = ttl else { return asked(client, &sql::LOOK, held, None).await };
+        let Some(ttl) = ttl else { return asked(client, &sql::LOOK, held, None).await.map_err(NoAnswer::Error) };
         // What is left to ask for, and what was said of the others.
         let (left, said, started) = (RefCell::new(held.to_vec()), RefCell::new(Vec::new()), Instant::now());
         let attempt = || async {
@@ -97,7 +97,7 @@ impl PostgresRenewer {
         match attempt.retry(committer::until_unlocked()).when(again).await {
             Ok(()) => Ok(said.into_inner()),
             Err(Unrenewed::Locked(locked)) => Ok([said.into_inner(), locked].concat()),
-            Err(Unrenewed::Failed(error)) => Err(error),
+            Err(Unrenewed::Failed(error)) => Err(NoAnswer::Error(error)),
         }
     }
 }
