@@ -9,6 +9,7 @@ use super::{
     url::Target,
 };
 use crate::{run::RunId, store::Hint};
+use backon::{BackoffBuilder as _, ExponentialBuilder};
 use std::{
     future::{pending, poll_fn},
     pin::pin,
@@ -158,17 +159,21 @@ struct Listener {
 
 impl Listener {
     async fn run(self) {
-        let mut pause = PAUSE_MIN;
+        // With jitter: a server that comes back is not met by all at once.
+        let pauses = || {
+            let backoff = ExponentialBuilder::default().with_min_delay(PAUSE_MIN).with_max_delay(PAUSE_MAX);
+            backoff.with_jitter().without_max_times().build()
+        };
+        let mut pause = pauses();
         loop {
             let listened = tokio::time::Instant::now();
             let ended = self.listen().await;
             let why = ended.err().map_or_else(|| "the server ended the connection".to_owned(), |why| why.to_string());
             tracing::debug!("hints of other processes are not heard for now: {why}");
             if listened.elapsed() > PAUSE_MAX {
-                pause = PAUSE_MIN;
+                pause = pauses();
             }
-            tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+            tokio::time::sleep(pause.next().unwrap_or(PAUSE_MAX)).await;
         }
     }
 
