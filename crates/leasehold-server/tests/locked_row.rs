@@ -5,14 +5,18 @@
 
 mod hours;
 
-use hours::{TTL, count, keeps, ledger, on_a_database, untroubled, worker};
+use hours::{PATIENCE, TTL, count, in_doubt, keeps, ledger, on_a_database, untroubled, worker};
 use leasehold::run::State;
 use leasehold_testkit::{
     far_side::{FarSide, Then},
     home::Home,
     postgres::{Cluster, Version},
 };
-use std::sync::Arc;
+use std::{
+    process::Stdio,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 /// The server and the name of the database.
 fn database(home: &Home) -> (Arc<Cluster>, String) {
@@ -45,6 +49,44 @@ async fn a_row_kept_locked_for_three_leases_costs_no_other_run_of_its_process_an
     let journal = home.journal(locked).await;
     assert_eq!((row.state, row.requeues, count(&journal, "tool_outcome")), (State::Completed, 0, 1), "{journal:?}");
     assert_eq!(far.arrived().len(), 3, "each write was made once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_no_sweep_can_settle_is_said_once_in_the_log_with_the_reason() {
+    let home = on_a_database().await;
+    let far = FarSide::start().await.unwrap();
+    ledger(&home, &far, "non_idempotent_write");
+    far.then([Then::Hold]);
+    let id = home.enqueue().await;
+    let mut dead = worker(&home);
+    far.wait_for(1).await;
+    dead.kill();
+    let (cluster, name) = database(&home);
+    let person = cluster.client(&name).await.unwrap();
+    let lock = format!("BEGIN; SELECT 1 FROM runs WHERE id = '{id}' FOR UPDATE");
+    person.batch_execute(&lock).await.unwrap();
+    let log = home.path().join("worker.log");
+    let mut sweeping = home.command(&["worker"]);
+    sweeping.stdout(Stdio::null()).stderr(std::fs::File::create(&log).unwrap());
+    let _worker = home.start_as_it_is(sweeping);
+    let said = |what: &str| {
+        let of_it = |line: &&str| line.contains(what) && line.contains(&id.to_string());
+        std::fs::read_to_string(&log).unwrap().lines().filter(of_it).count()
+    };
+    let started = Instant::now();
+    while said("cannot be settled") == 0 {
+        assert!(started.elapsed() < PATIENCE, "it is said nowhere: {}", std::fs::read_to_string(&log).unwrap());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // Sweeps come by all the time: a run that is enqueued now is swept past, claimed and executed many times over.
+    for _ in 0..5 {
+        let other = home.enqueue().await;
+        untroubled(&home, other).await;
+    }
+    assert_eq!(said("cannot be settled"), 1, "{}", std::fs::read_to_string(&log).unwrap());
+    assert_eq!(said("locked"), 1, "with the reason");
+    person.batch_execute("ROLLBACK").await.unwrap();
+    home.until(id, "in doubt", in_doubt).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

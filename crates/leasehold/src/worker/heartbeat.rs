@@ -5,7 +5,7 @@
 //!
 //! A simulation has no threads and no real time: there a [`Ticker`] makes the same rounds on the time of the async runtime.
 
-use super::trust::TrustWindow;
+use super::{said::Asked, trust::TrustWindow};
 use crate::{
     clock::BootClock,
     run::RunId,
@@ -111,7 +111,15 @@ impl Heartbeat {
         let (wake, asked, renewed) = (Condvar::new(), Notify::new(), Notify::new());
         let shared = Arc::new(Shared { book: Mutex::default(), wake, asked, renewed });
         let (weak, store) = (Arc::downgrade(&shared), Arc::clone(store));
-        let beat = Beat { shared: weak, store, renewer, clock: Arc::clone(&clock), ttl, without_word: Vec::new() };
+        let beat = Beat {
+            shared: weak,
+            store,
+            renewer,
+            clock: Arc::clone(&clock),
+            ttl,
+            without_word: Vec::new(),
+            asked: Asked::default(),
+        };
         Ok((Arc::new(Self { shared, clock, ttl }), beat))
     }
 
@@ -235,6 +243,7 @@ struct Beat {
     ttl: Duration,
     /// Rights whose rows somebody else had locked when they were to be renewed.
     without_word: Vec<Held>,
+    asked: Asked,
 }
 
 impl Beat {
@@ -301,6 +310,7 @@ impl Beat {
         let (due, rest): (Vec<Held>, Vec<Held>) = held.iter().partition(|right| renew || self.without_word.contains(right));
         match self.ask(&due, &rest) {
             Ok(looks) => {
+                self.asked.answered("renewals");
                 Self::tell(shared, &held, &looks, sent);
                 let is_without_word = |right: &Held| looks.iter().any(|l| l.id == right.id && l.held && !l.renewed);
                 self.without_word = due.into_iter().filter(is_without_word).collect();
@@ -308,9 +318,10 @@ impl Beat {
             }
             Err(unavailable) => {
                 // The trust windows run down by themselves; the next round tries again, on a new connection.
-                tracing::warn!(holding = held.len(), "leases could not be renewed: {unavailable}");
-                if let Ok(renewer) = self.store.renewer() {
-                    self.renewer = renewer;
+                self.asked.failed(&format!("{} leases could not be renewed", held.len()), &unavailable);
+                match self.store.renewer() {
+                    Ok(renewer) => self.renewer = renewer,
+                    Err(why) => tracing::debug!("there is no new connection for renewals: {why}"),
                 }
                 Round::Silent
             }
