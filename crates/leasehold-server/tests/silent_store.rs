@@ -66,6 +66,31 @@ async fn a_server_that_takes_the_connection_and_never_answers_lets_every_command
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_is_asked_to_end_while_it_opens_its_store_ends_in_order() {
+    let home = on_a_file();
+    home.write("leasehold.toml", &format!("[store]\nurl = \"postgres://ada@127.0.0.1:{}/runs\"\n", silent().await));
+    for signal in ["TERM", "INT"] {
+        let mut worker = home.start(&["worker"], None);
+        // Its handlers are there: bit 15 of the signals that it catches.
+        let status = format!("/proc/{}/status", worker.id());
+        let caught = || {
+            let text = std::fs::read_to_string(&status).unwrap();
+            let mask = text.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim().to_owned();
+            u64::from_str_radix(&mask, 16).unwrap() & (1 << 14) != 0
+        };
+        let started = Instant::now();
+        while !caught() {
+            assert!(started.elapsed() < Duration::from_secs(5), "it hears no signal while it opens its store");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        worker.signal(signal);
+        worker.ended().await;
+        assert!(started.elapsed() < Duration::from_secs(10), "it was not heard at once");
+        assert_eq!(worker.wait(), Some(0), "SIG{signal}");
+    }
+}
+
 /// What a command came to that is under way while its server freezes.
 async fn ended(mut command: Running, log: &std::path::Path) -> (Option<i32>, String) {
     let started = Instant::now();
