@@ -377,7 +377,7 @@ async fn renewed(store: &Arc<PostgresStore>, rows: &[&Snapshot], ttl: Duration) 
         let rights = rights.clone();
         tokio::task::spawn_blocking(move || store.renewer().unwrap().renew(&rights, ttl).unwrap()).await.unwrap()
     };
-    let of = |right: &Held| looks.iter().find(|look| look.id == right.id).map(|look| (look.held, look.renewed)).unwrap();
+    let of = |right: &Held| looks.iter().find(|look| look.right == *right).map(|look| (look.held, look.renewed)).unwrap();
     rights.iter().map(of).collect()
 }
 

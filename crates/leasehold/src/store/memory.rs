@@ -329,7 +329,7 @@ impl MemoryRenewer {
                 lease.expires_at = self.shared.after(ttl);
             }
             looks.push(Look {
-                id: right.id,
+                right: *right,
                 held: still_held,
                 renewed: still_held && ttl.is_some(),
                 sequence: row.sequence,

@@ -256,8 +256,8 @@ pub struct Held {
 /// What a look or a renewal found for one held right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// The run.
-    pub id: RunId,
+    /// The right: a process that lost a run and claimed it again may ask about both.
+    pub right: Held,
     /// The row still has this epoch and lease, as far as is known: `false` says that the right moved on.
     pub held: bool,
     /// This very call extended it. A right that is held and was to be extended and was not is without word: somebody else has its
@@ -298,7 +298,7 @@ pub struct Hint {
 
 /// A connection of its own for the renewing thread: nothing else waits on it and it waits on nothing else.
 pub trait Renewer: Send {
-    /// Extends every right that is still held, in one statement, and says what it found, one [`Look`] for each that has a row. A row
+    /// Extends every right that is still held, in one statement, and says what it found, one [`Look`] for each whose run has a row. A row
     /// that somebody else has locked keeps no other from being extended: it is waited for only a small part of the ttl.
     ///
     /// # Errors

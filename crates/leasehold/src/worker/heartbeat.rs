@@ -312,7 +312,7 @@ impl Beat {
             Ok(looks) => {
                 self.asked.answered("renewals");
                 Self::tell(shared, &held, &looks, sent);
-                let is_without_word = |right: &Held| looks.iter().any(|l| l.id == right.id && l.held && !l.renewed);
+                let is_without_word = |right: &Held| looks.iter().any(|l| l.right == *right && l.held && !l.renewed);
                 self.without_word = due.into_iter().filter(is_without_word).collect();
                 Round::Answered
             }
@@ -345,11 +345,11 @@ impl Beat {
 
     fn tell(shared: &Shared, held: &[Held], looks: &[Look], sent: crate::clock::BootInstant) {
         let book = shared.book();
-        let by_run: HashMap<RunId, &Look> = looks.iter().map(|look| (look.id, look)).collect();
+        let by_right: HashMap<&Held, &Look> = looks.iter().map(|look| (&look.right, look)).collect();
         for right in held {
             let Some(holding) = book.held.get(right) else { continue };
             // No row, or another's: a segment that has just ended its run by itself is no longer in the book or does not listen.
-            let look = by_run.get(&right.id);
+            let look = by_right.get(right);
             let lost = !look.is_some_and(|l| l.held);
             if lost {
                 holding.trust.lose();

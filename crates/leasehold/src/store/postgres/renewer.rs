@@ -10,7 +10,10 @@ use super::{
     sql::{self, Params, Sql},
     url::Target,
 };
-use crate::store::{Held, Look, Renewer, Unavailable};
+use crate::{
+    run::LeaseId,
+    store::{Held, Look, Renewer, Unavailable},
+};
 use backon::Retryable as _;
 use std::{
     cell::RefCell,
@@ -89,7 +92,7 @@ impl PostgresRenewer {
             let looks = asked(client, &sql::RENEW, &held, Some((ttl, self.clock.now()))).await.map_err(Unrenewed::Failed)?;
             let (locked, done): (Vec<Look>, Vec<Look>) = looks.into_iter().partition(|look| look.held && !look.renewed);
             said.borrow_mut().extend(done);
-            left.borrow_mut().retain(|right| locked.iter().any(|look| look.id == right.id));
+            left.borrow_mut().retain(|right| locked.iter().any(|look| look.right == *right));
             if locked.is_empty() { Ok(()) } else { Err(Unrenewed::Locked(locked)) }
         };
         let patience = LOCKED_PATIENCE.min(ttl / LOCKED_PART);
@@ -134,7 +137,11 @@ fn look(row: &Row) -> Option<Look> {
     // The columns are the statement's own: one that does not decode is as good as no answer for its run.
     let look = || -> Result<Look, row::Damaged> {
         Ok(Look {
-            id: row::run_id(row)?,
+            right: Held {
+                id: row::run_id(row)?,
+                epoch: u64::try_from(row::column::<i64>(row, "epoch")?).unwrap_or(0),
+                lease_id: LeaseId(row::column(row, "lease_id")?),
+            },
             held: row::column(row, "held")?,
             renewed: row::column(row, "renewed")?,
             sequence: u64::try_from(row::column::<i64>(row, "sequence")?).unwrap_or(0),

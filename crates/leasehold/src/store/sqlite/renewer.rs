@@ -10,7 +10,6 @@ use super::{
 };
 use crate::{
     clock::BootClock,
-    run::RunId,
     store::{Held, Look, Renewer, Unavailable},
 };
 use rusqlite::{Connection, named_params};
@@ -42,9 +41,11 @@ impl SqliteRenewer {
 fn look(connection: &Connection, held: &str, extended: bool) -> rusqlite::Result<Vec<Look>> {
     let mut look = connection.prepare_cached(include_str!("sql/look.sql"))?;
     let looks = look.query_map(named_params! { ":held": held }, |row| {
-        let id: Option<RunId> = row.get::<_, String>(0)?.parse().ok();
-        let (held, sequence, cancel_requested): (bool, _, _) = (row.get(1)?, shown_count(row.get(2)?), row.get(3)?);
-        Ok(id.map(|id| Look { id, held, renewed: held && extended, sequence, cancel_requested }))
+        let (id, epoch, lease_id) = (row.get::<_, String>(0)?.parse(), row.get::<_, i64>(1)?, row.get::<_, String>(2)?.parse());
+        let (held, sequence, cancel_requested): (bool, _, _) = (row.get(3)?, shown_count(row.get(4)?), row.get(5)?);
+        // They are the parameter's own.
+        let right = id.ok().zip(lease_id.ok()).map(|(id, lease_id)| Held { id, epoch: shown_count(epoch), lease_id });
+        Ok(right.map(|right| Look { right, held, renewed: held && extended, sequence, cancel_requested }))
     })?;
     looks.filter_map(Result::transpose).collect()
 }

@@ -1,5 +1,5 @@
 SELECT
-    held.id,
+    held.id, held.epoch, held.lease_id,
     runs.epoch = held.epoch AND runs.lease_id IS NOT DISTINCT FROM held.lease_id AS held,
     false AS renewed,
     runs.sequence,

@@ -15,7 +15,7 @@ WITH held AS (
     RETURNING runs.id, runs.epoch, runs.lease_id
 )
 SELECT
-    held.id,
+    held.id, held.epoch, held.lease_id,
     runs.epoch = held.epoch AND runs.lease_id IS NOT DISTINCT FROM held.lease_id AS held,
     renewed.id IS NOT NULL AS renewed,
     coalesce(locked.sequence, runs.sequence) AS sequence,
