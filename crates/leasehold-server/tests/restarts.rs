@@ -173,6 +173,40 @@ async fn a_file_whose_lease_another_machine_renews_is_refused() {
     drop(held);
 }
 
+async fn caps_over_a_restart(home: Home) {
+    const PLACES: usize = 2;
+    let far = FarSide::start().await.unwrap();
+    ledger(&home, &far, "idempotent_write");
+    hours::places(&home, PLACES);
+    far.then((0..2 * PLACES).map(|_| Then::Hold));
+    let ids = many(&home, 3 * PLACES).await;
+    let mut first = worker(&home);
+    far.wait_for(PLACES).await;
+    first.kill();
+    let second = worker(&home);
+    far.wait_for(2 * PLACES).await;
+    let name = format!(":{}", second.id());
+    let of_second = |rows: Vec<Snapshot>| -> Vec<Snapshot> {
+        rows.into_iter().filter(|row| row.lease.as_ref().is_some_and(|l| l.holder.ends_with(&name))).collect()
+    };
+    let held = of_second(rows(&home, &ids).await);
+    assert_eq!(held.len(), PLACES, "what the dead one held takes no place, and adds none");
+    // Two leases long: the runs of the dead worker come back to the queue and find no place.
+    keeps(&home, &held[0], TTL * 2).await;
+    let queued = |row: &Snapshot| row.state == State::Queued;
+    assert_eq!(rows(&home, &ids).await.iter().filter(|row| queued(row)).count(), 2 * PLACES);
+    assert_eq!((of_second(rows(&home, &ids).await).len(), far.arrived().len()), (PLACES, 2 * PLACES));
+    far.release();
+    for id in ids {
+        home.until(id, "completed", |row| row.state == State::Completed).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_is_started_anew_keeps_the_cap_of_its_agent() {
+    tokio::join!(caps_over_a_restart(on_a_file()), caps_over_a_restart(on_a_database().await));
+}
+
 /// Enqueues for agent `a` without a command for each.
 async fn many(home: &Home, runs: usize) -> Vec<RunId> {
     let mut registry = Registry::new();

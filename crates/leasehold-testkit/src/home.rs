@@ -188,13 +188,25 @@ timeout = "{}"
     /// The command does not start.
     pub fn start_as(&self, mut command: Command, stop_at: Option<&str>) -> Running {
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        let mark = self.path().join("stopped");
         if let Some(point) = stop_at {
             // A mark of an earlier process would be taken for this one's.
-            std::fs::remove_file(&mark).ok();
-            command.env("LEASEHOLD_STOP_AT", format!("{point}:{}", mark.display()));
+            std::fs::remove_file(self.mark()).ok();
+            command.env("LEASEHOLD_STOP_AT", format!("{point}:{}", self.mark().display()));
         }
-        Running { child: check("the command", command.spawn()), mark }
+        self.start_as_it_is(command)
+    }
+
+    fn mark(&self) -> PathBuf {
+        self.path().join("stopped")
+    }
+
+    /// Starts a command with its output where the caller has sent it.
+    ///
+    /// # Panics
+    /// The command does not start.
+    pub fn start_as_it_is(&self, mut command: Command) -> Running {
+        let child = check("the command", command.spawn());
+        Running { child, mark: self.mark() }
     }
 
     /// The store, over a connection of this test's own.

@@ -31,6 +31,9 @@ pub const COMMIT_BATCH_MAX: usize = 128;
 /// Due runs that a worker passes over without looking at them again until its next sweep, because it cannot serve them; more: each
 /// look is a page deep, so that what it can serve is found behind twice as many.
 pub const PASSED_OVER_MAX: usize = 1_000;
+/// Runs that a worker keeps in mind as said to be unsettled, so that each is said once; further ones are left without a word until
+/// one of those is settled.
+pub const UNSETTLED_SAID_MAX: usize = 1_000;
 /// Entries or rows of one page.
 pub const PAGE_MAX: usize = 1_000;
 /// Rows that one sweep looks at when a local command starts.

@@ -223,7 +223,7 @@ impl Stores {
             let rights = asked.clone();
             let renew = move || {
                 let mut looks: Vec<Look> = store.renewer().unwrap().renew(&rights, TTL).unwrap();
-                looks.sort_by_key(|l| (l.id, l.held));
+                looks.sort_by_key(|l| (l.right.id, l.right.epoch, l.right.lease_id.0));
                 looks
             };
             tokio::task::spawn_blocking(renew).await.unwrap()

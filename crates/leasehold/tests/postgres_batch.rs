@@ -36,18 +36,18 @@ impl Scene {
         self.store.load(id).await.unwrap().unwrap()
     }
 
-    /// Sends all while the committing task waits for a row that a person has locked, so that it takes them together.
+    /// Sends all while the committing task waits for a table that a person has locked, so that it takes them together.
     async fn together(&self, writes: Vec<Write>) -> Vec<Result<Answer, String>> {
-        let locked = self.held().await;
+        let waiting = self.held().await;
         let person = self.database.cluster().client(self.database.name()).await.unwrap();
         // A transaction sees the activity of its beginning for ever.
         let watcher = self.database.cluster().client(self.database.name()).await.unwrap();
-        person.batch_execute(&format!("BEGIN; SELECT 1 FROM runs WHERE id = '{}' FOR UPDATE", locked.id)).await.unwrap();
+        person.batch_execute("BEGIN; LOCK TABLE journal").await.unwrap();
         let send = |write: Write| -> JoinHandle<Result<Answer, String>> {
             let store = self.store.clone();
             tokio::spawn(async move { store.write(write).await.map_err(|e| e.0) })
         };
-        let first = send(record(&locked, "keeps the task busy"));
+        let first = send(record(&waiting, "keeps the task busy"));
         let waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
         while watcher.query_one(waits, &[]).await.unwrap().get::<_, i64>(0) == 0 {
             tokio::task::yield_now().await;

@@ -14,10 +14,17 @@ use leasehold_testkit::{
     world::{SpiedModel, World},
 };
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
-use tokio::task::JoinHandle;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    task::JoinHandle,
+};
 
 /// Longer than any test: whoever waits for it fails.
 const NEVER: Duration = Duration::from_secs(3_600);
@@ -40,8 +47,13 @@ struct Scene {
 impl Scene {
     async fn new(poll_interval: Duration, wrap: impl FnOnce(Arc<dyn Store>) -> Arc<dyn Store>) -> Self {
         let database = tokio::task::spawn_blocking(|| Cluster::shared(Version::V15)).await.unwrap().database().await;
+        let store = wrap(PostgresStore::connect(&database.url()).await.unwrap());
+        Self::on(database, poll_interval, store).await
+    }
+
+    async fn on(database: Database, poll_interval: Duration, store: Arc<dyn Store>) -> Self {
         let other = process(PostgresStore::connect(&database.url()).await.unwrap());
-        let worker = process(wrap(PostgresStore::connect(&database.url()).await.unwrap()));
+        let worker = process(store);
         let working = tokio::spawn({
             let worker = worker.clone();
             async move {
@@ -109,6 +121,66 @@ async fn a_listener_that_was_cut_comes_back_and_the_worker_looks_for_what_it_mis
         scene.is_executed(missed).await;
         scene.listens().await;
     }
+    scene.end().await;
+}
+
+/// A way to the server on which nobody may listen, as a pooler has it; it counts who tries.
+async fn deaf(port: u16) -> (u16, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (own, refused) = (listener.local_addr().unwrap().port(), Arc::new(AtomicUsize::new(0)));
+    let count = Arc::clone(&refused);
+    tokio::spawn(async move {
+        while let Ok((near, _)) = listener.accept().await {
+            let far = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+            let ((mut near_in, near_out), (mut far_in, mut far_out)) = (near.into_split(), far.into_split());
+            let near_out = Arc::new(tokio::sync::Mutex::new(near_out));
+            let (answers, count) = (Arc::clone(&near_out), Arc::clone(&count));
+            tokio::spawn(async move {
+                let mut buffer = vec![0; 64 * 1024];
+                while let Ok(read @ 1..) = near_in.read(&mut buffer).await {
+                    if buffer[..read].windows(6).any(|bytes| bytes == b"LISTEN") {
+                        count.fetch_add(1, Ordering::SeqCst);
+                        let fields = b"SERROR\0C0A000\0Mnobody listens here\0\0";
+                        let mut answer = vec![b'E'];
+                        answer.extend(u32::try_from(fields.len() + 4).unwrap().to_be_bytes());
+                        answer.extend(fields);
+                        answer.extend(b"Z\0\0\0\x05I");
+                        answers.lock().await.write_all(&answer).await.ok();
+                    } else if far_out.write_all(&buffer[..read]).await.is_err() {
+                        return;
+                    }
+                }
+            });
+            tokio::spawn(async move {
+                let mut buffer = vec![0; 64 * 1024];
+                while let Ok(read @ 1..) = far_in.read(&mut buffer).await {
+                    if near_out.lock().await.write_all(&buffer[..read]).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    (own, refused)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_nobody_may_listen_a_run_is_found_by_polling_and_nothing_else_is_amiss() {
+    let database = tokio::task::spawn_blocking(|| Cluster::shared(Version::V15)).await.unwrap().database().await;
+    let (port, refused) = deaf(database.cluster().port()).await;
+    let url = format!("postgres://leasehold@127.0.0.1:{port}/{}", database.name());
+    let through = PostgresStore::connect(&url).await.unwrap();
+    let scene = Scene::on(database, Duration::from_millis(300), through).await;
+    for _ in 0..3 {
+        let run = scene.enqueue().await;
+        scene.is_executed(run).await;
+    }
+    let asked = Instant::now();
+    while refused.load(Ordering::SeqCst) < 2 {
+        assert!(asked.elapsed() < PATIENCE, "it does not try to listen again");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(scene.listeners(false).await, 0);
     scene.end().await;
 }
 

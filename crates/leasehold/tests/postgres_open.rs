@@ -192,6 +192,26 @@ async fn a_commit_is_synchronous_whatever_the_user_is_set_to() {
     forget(&database, "hasty").await;
 }
 
+#[tokio::test]
+async fn a_host_that_takes_the_connection_and_is_silent_does_not_hide_the_next() {
+    let database = database().await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let silent = listener.local_addr().unwrap().port();
+    let (port, name) = (database.cluster().port(), database.name().to_owned());
+    let hosts = format!("127.0.0.1:{silent},127.0.0.1:{port}");
+    let url = format!("postgres://leasehold@{hosts}/{name}");
+    let opened = tokio::time::timeout(std::time::Duration::from_secs(30), PostgresStore::connect(&url)).await;
+    let store = opened.expect("it goes on to the next").unwrap();
+    // Every kind of connection finds its way: the one that commits, those for the rest, and the one that renews.
+    let first = insert(leasehold_testkit::fixture::running("a"));
+    store.insert(first.clone()).await.unwrap();
+    let row = store.load(first.row.id).await.unwrap().unwrap();
+    store.write(leasehold_testkit::fixture::record(&row, "step")).await.unwrap();
+    let held = leasehold::store::Held { id: row.id, epoch: row.epoch, lease_id: row.lease.unwrap().lease_id };
+    let renewal = move || store.renewer().unwrap().renew(&[held], std::time::Duration::from_secs(60)).unwrap();
+    assert!(tokio::task::spawn_blocking(renewal).await.unwrap()[0].renewed);
+}
+
 struct Authority {
     certificate: String,
     issuer: rcgen::Issuer<'static, rcgen::KeyPair>,

@@ -9,7 +9,7 @@ use leasehold::{
 };
 use leasehold_testkit::{
     fixture::{TTL, insert, record, running},
-    postgres::{Cluster, Extra, Version},
+    postgres::{Cluster, Database, Extra, Version},
 };
 use std::{
     sync::{
@@ -324,11 +324,111 @@ async fn a_row_that_somebody_keeps_locked_fails_alone() {
         tokio::spawn(async move { store.write(write).await })
     });
     let [waits, one, behind] = writes;
-    waits.await.unwrap().unwrap_err();
+    let refused = waits.await.unwrap().unwrap_err();
+    assert!(refused.0.contains("locked") && refused.0.contains(&locked.id.to_string()), "{refused}");
     assert!(matches!(one.await.unwrap().unwrap(), Answer::Applied(Some(_))));
     behind.await.unwrap().unwrap_err();
     person.batch_execute("ROLLBACK").await.unwrap();
     applied(&*store, record(&locked, "again")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_row_that_somebody_keeps_locked_holds_up_no_other_write() {
+    let database = Cluster::shared(Version::V15).database().await;
+    let store = PostgresStore::connect(&database.url()).await.unwrap();
+    let (locked, mut free) = (held_run(&*store).await, held_run(&*store).await);
+    let person = lock(&database, &locked).await;
+    // Its holder asks again and again, as long as its lease lasts.
+    let (asking, of) = (store.clone(), locked.clone());
+    let holder = tokio::spawn(async move {
+        let mut asked = 0;
+        while asking.write(record(&of, "waits")).await.is_err() {
+            asked += 1;
+        }
+        asked
+    });
+    let started = Instant::now();
+    let mut slowest = Duration::ZERO;
+    while started.elapsed() < Duration::from_secs(3) {
+        let sent = Instant::now();
+        free = applied(&*store, record(&free, "step")).await;
+        slowest = slowest.max(sent.elapsed());
+    }
+    assert!(slowest < Duration::from_secs(1), "a write of another run took {slowest:?}");
+    person.batch_execute("ROLLBACK").await.unwrap();
+    assert!(holder.await.unwrap() > 0, "it was locked");
+    assert_eq!(store.load(locked.id).await.unwrap().unwrap().sequence, locked.sequence + 1);
+}
+
+async fn lock(database: &Database, row: &Snapshot) -> tokio_postgres::Client {
+    let person = database.cluster().client(database.name()).await.unwrap();
+    person.batch_execute(&format!("BEGIN; SELECT 1 FROM runs WHERE id = '{}' FOR UPDATE", row.id)).await.unwrap();
+    person
+}
+
+fn right(row: &Snapshot) -> Held {
+    Held { id: row.id, epoch: row.epoch, lease_id: row.lease.as_ref().unwrap().lease_id }
+}
+
+/// One renewal of these, as the thread of a process with such leases makes it: held, and renewed, of each.
+async fn renewed(store: &Arc<PostgresStore>, rows: &[&Snapshot], ttl: Duration) -> Vec<(bool, bool)> {
+    let (store, rights): (_, Vec<Held>) = (store.clone(), rows.iter().map(|row| right(row)).collect());
+    let looks = {
+        let rights = rights.clone();
+        tokio::task::spawn_blocking(move || store.renewer().unwrap().renew(&rights, ttl).unwrap()).await.unwrap()
+    };
+    let of = |right: &Held| looks.iter().find(|look| look.right == *right).map(|look| (look.held, look.renewed)).unwrap();
+    rights.iter().map(of).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_row_that_somebody_keeps_locked_is_without_word_and_every_other_right_is_renewed() {
+    let database = Cluster::shared(Version::V15).database().await;
+    let store = PostgresStore::connect(&database.url()).await.unwrap();
+    let (locked, free) = (held_run(&*store).await, held_run(&*store).await);
+    let person = lock(&database, &locked).await;
+    let (ttl, started) = (Duration::from_secs(3), Instant::now());
+    assert_eq!(renewed(&store, &[&locked, &free], ttl).await, [(true, false), (true, true)]);
+    assert!(started.elapsed() < ttl / 3, "the others waited for it: {:?}", started.elapsed());
+    let end = |row: Option<Snapshot>| row.unwrap().lease.unwrap().expires_at;
+    assert_ne!(end(store.load(free.id).await.unwrap()), free.lease.clone().unwrap().expires_at);
+    assert_eq!(end(store.load(locked.id).await.unwrap()), locked.lease.clone().unwrap().expires_at);
+    person.batch_execute("ROLLBACK").await.unwrap();
+    assert_eq!(renewed(&store, &[&locked, &free], ttl).await, [(true, true), (true, true)]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_row_that_is_locked_for_a_moment_is_renewed_by_the_same_renewal() {
+    let database = Cluster::shared(Version::V15).database().await;
+    let store = PostgresStore::connect(&database.url()).await.unwrap();
+    let row = held_run(&*store).await;
+    let person = lock(&database, &row).await;
+    let rows = [&row];
+    let (renewal, unlocked) = tokio::join!(renewed(&store, &rows, TTL), async {
+        // The renewal has come by, passed over the row, and not gone away.
+        let watcher = database.cluster().client(database.name()).await.unwrap();
+        let passed = "SELECT count(*) FROM pg_stat_activity
+            WHERE datname = current_database() AND query LIKE '-- Extends%' AND state = 'idle'";
+        let started = Instant::now();
+        while watcher.query_one(passed, &[]).await.unwrap().get::<_, i64>(0) == 0 && started.elapsed() < PATIENCE / 10 {
+            tokio::task::yield_now().await;
+        }
+        person.batch_execute("ROLLBACK").await
+    });
+    unlocked.unwrap();
+    assert_eq!(renewal, [(true, true)]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_right_that_moves_on_under_the_lock_is_without_word_until_that_is_committed() {
+    let database = Cluster::shared(Version::V15).database().await;
+    let store = PostgresStore::connect(&database.url()).await.unwrap();
+    let row = held_run(&*store).await;
+    let other = lock(&database, &row).await;
+    other.execute("UPDATE runs SET epoch = epoch + 1 WHERE id = $1", &[&row.id.0]).await.unwrap();
+    assert_eq!(renewed(&store, &[&row], Duration::from_secs(3)).await, [(true, false)]);
+    other.batch_execute("COMMIT").await.unwrap();
+    assert_eq!(renewed(&store, &[&row], Duration::from_secs(3)).await, [(false, false)]);
 }
 
 #[tokio::test]

@@ -152,3 +152,30 @@ async fn a_store_that_was_away_for_longer_than_a_lease_expires_nothing_for_one_t
     apart.pass(TTL / 2);
     assert_eq!(ids(&apart.sweep().await), [orphan.id]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_stood_still_does_not_blame_the_store_and_expires_nothing_for_one_ttl_either() {
+    let second = Duration::from_secs(1);
+    for (ticks, expected) in [(1, Skip::StoodStill(TTL * 2 - second)), (120, Skip::Outage)] {
+        let apart = Apart::new();
+        apart.held().await;
+        apart.sweep().await;
+        apart.faults.arm(Fault::on(Op::Query, How::Before));
+        apart.reaper.sweep(10, false).await.unwrap_err();
+        let pass = async {
+            // Stopped: the machine's clock goes on and nothing here does. Or running, tick by tick.
+            for _ in 0..ticks {
+                apart.pass(TTL * 2 / ticks);
+                tokio::time::sleep(second).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = apart.reaper.watch_own_time() => {}
+            () = pass => {}
+        }
+        apart.faults.heal();
+        let swept = apart.sweep().await;
+        assert_eq!((swept.skipped, ids(&swept)), (Some(expected), vec![]));
+    }
+}

@@ -201,7 +201,10 @@ fn execute(cli: Cli) -> Outcome {
         Command::Agents => agents::agents(&context()?),
         Command::Tools(args) => tools::tools(&context()?, &args),
         Command::Run(args) => block_on(run::run(&context()?, args)),
-        Command::Worker(args) => block_on(operate::worker(&context()?, args)),
+        Command::Worker(args) => block_on(async {
+            let signals = watch::Signals::listen()?;
+            operate::worker(&context()?, args, signals).await
+        }),
         Command::Runs(command) => block_on(runs::runs(&context()?, command)),
         Command::Inbox => block_on(inbox::inbox(&context()?)),
         Command::Approve(args) => block_on(decide::approve(&context()?, args)),

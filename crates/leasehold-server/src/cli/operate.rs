@@ -29,9 +29,15 @@ pub(crate) struct WorkerArgs {
     once: Option<Option<String>>,
 }
 
-/// Works the queue.
-pub(crate) async fn worker(context: &Context, args: WorkerArgs) -> Outcome {
-    let local = Local::open(context, Needs::Agents).await?;
+/// Works the queue. Who asks it to end while it still opens its store has ended it in order: nothing is claimed yet.
+pub(crate) async fn worker(context: &Context, args: WorkerArgs, mut signals: Signals) -> Outcome {
+    let local = tokio::select! {
+        opened = Local::open(context, Needs::Agents) => opened?,
+        _ = signals.next() => {
+            terminal::note("ended before it began to work");
+            return Ok(Exit::Done);
+        }
+    };
     for (agent, why) in &local.missing_agents {
         terminal::note(format!("agent `{agent}` is not served here: {why}"));
     }
@@ -53,7 +59,6 @@ pub(crate) async fn worker(context: &Context, args: WorkerArgs) -> Outcome {
         only,
         ..PoolConfig::default()
     };
-    let mut signals = Signals::listen()?;
     let runtime = local.runtime.clone();
     let work = tokio::spawn(async move { runtime.work(config).await });
     tokio::pin!(work);

@@ -25,7 +25,7 @@ async fn renewing<T: Send + 'static>(world: &World, work: impl FnOnce(&mut dyn R
 }
 
 fn sorted(mut looks: Vec<Look>) -> Vec<Look> {
-    looks.sort_by_key(|l| l.id);
+    looks.sort_by_key(|l| (l.right.id, l.right.epoch));
     looks
 }
 
@@ -41,10 +41,12 @@ pub(super) async fn a_renewal_extends_only_what_is_held(world: World) {
     let unheld = Held { id: waits.id, epoch: 0, lease_id: LeaseId::random() };
     let asked = [held(&mine), held(&too), other_epoch, gone, unheld];
     let looks = renewing(&world, move |r| r.renew(&asked, TTL).unwrap()).await;
-    let look = |row: &Snapshot, held| Look { id: row.id, held, sequence: 1, cancel_requested: false };
-    assert_eq!(sorted(looks), [look(&mine, true), look(&too, true), look(&not_asked, false), look(&waits, false)]);
+    let look = |right: Held, held| Look { right, held, renewed: held, sequence: 1, cancel_requested: false };
+    let [mine_held, too_held, ..] = asked;
+    let found = [look(mine_held, true), look(too_held, true), look(other_epoch, false), look(unheld, false)];
+    assert_eq!(sorted(looks), found);
     let looks = renewing(&world, move |r| r.renew(&[other_lease], TTL).unwrap()).await;
-    assert_eq!(looks, [look(&not_asked, false)]);
+    assert_eq!(looks, [look(other_lease, false)]);
     let ends = |row: &Snapshot| row.lease.as_ref().map(|l| l.expires_at.ns);
     for row in [&mine, &too] {
         assert_eq!(ends(&world.row(row.id).await), ends(row).map(|ns| ns + 9_000_000_000));
@@ -54,6 +56,14 @@ pub(super) async fn a_renewal_extends_only_what_is_held(world: World) {
         assert_eq!(world.row(row.id).await, *row);
     }
     assert_eq!(renewing(&world, |r| r.renew(&[], TTL).unwrap()).await, []);
+    // A process that lost the run and claimed it again asks about both of its rights to it.
+    let both = [Held { epoch: 0, lease_id: LeaseId::random(), ..mine_held }, mine_held, Held { epoch: 2, ..mine_held }];
+    let told = |looks: Vec<Look>| sorted(looks).iter().map(|l| (l.right, l.held)).collect::<Vec<_>>();
+    for asked in [both, [both[2], both[1], both[0]]] {
+        let expected = [(both[0], false), (both[1], true), (both[2], false)];
+        assert_eq!(told(renewing(&world, move |r| r.renew(&asked, TTL).unwrap()).await), expected);
+        assert_eq!(told(renewing(&world, move |r| r.look(&asked).unwrap()).await), expected);
+    }
 }
 
 pub(super) async fn a_look_reports_foreign_changes_and_extends_nothing(world: World) {
@@ -64,13 +74,13 @@ pub(super) async fn a_look_reports_foreign_changes_and_extends_nothing(world: Wo
     world.clock.advance(TTL);
     let asked = held(&row);
     let looks = renewing(&world, move |r| r.look(&[asked]).unwrap()).await;
-    assert_eq!(looks, [Look { id: row.id, held: true, sequence: 2, cancel_requested: true }]);
+    assert_eq!(looks, [Look { right: asked, held: true, renewed: false, sequence: 2, cancel_requested: true }]);
     assert_eq!(world.row(row.id).await, cancelled);
     let mut end = expire(&cancelled, false);
     (end.next.state, end.next.cancel_requested) = (State::Cancelled, true);
     world.apply(end).await;
     let looks = renewing(&world, move |r| r.look(&[asked]).unwrap()).await;
-    assert_eq!(looks, [Look { id: row.id, held: false, sequence: 3, cancel_requested: true }]);
+    assert_eq!(looks, [Look { right: asked, held: false, renewed: false, sequence: 3, cancel_requested: true }]);
 }
 
 pub(super) async fn what_was_acknowledged_is_there_for_another_handle(world: World) {

@@ -287,6 +287,25 @@ impl Cluster {
         check("starting PostgreSQL", self.start_on_port());
     }
 
+    /// Stops all its processes where they are, as a machine does that stands still: connections are taken, and nothing is said on any.
+    /// They go on with the end of the value.
+    ///
+    /// # Panics
+    /// It does not run.
+    pub fn freeze(self: &Arc<Self>) -> Frozen {
+        let frozen = Frozen(Arc::clone(self));
+        frozen.signal("STOP");
+        frozen
+    }
+
+    /// The server's processes: the first, and those it started.
+    fn processes(&self) -> Vec<String> {
+        let file = std::fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
+        let first = file.lines().next().unwrap_or_default().trim().to_owned();
+        let children = std::fs::read_to_string(format!("/proc/{first}/task/{first}/children")).unwrap_or_default();
+        std::iter::once(first).chain(children.split_whitespace().map(str::to_owned)).collect()
+    }
+
     /// A URL of a database of this server.
     pub fn url(&self, database: &str) -> String {
         format!("postgres://{USER}@127.0.0.1:{}/{database}", self.port)
@@ -337,6 +356,23 @@ impl Cluster {
             // A server that starts gives no signal to wait for.
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    }
+}
+
+/// A server that stands still.
+#[derive(Debug)]
+pub struct Frozen(Arc<Cluster>);
+
+impl Frozen {
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill").arg(format!("-{name}")).args(self.0.processes()).status();
+        assert!(sent.is_ok_and(|status| status.success()) || name == "CONT", "SIG{name} was not sent");
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        self.signal("CONT");
     }
 }
 

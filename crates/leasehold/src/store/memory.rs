@@ -329,7 +329,13 @@ impl MemoryRenewer {
             if let (Some(lease), Some(ttl)) = (lease, ttl) {
                 lease.expires_at = self.shared.after(ttl);
             }
-            looks.push(Look { id: right.id, held: still_held, sequence: row.sequence, cancel_requested: row.cancel_requested });
+            looks.push(Look {
+                right: *right,
+                held: still_held,
+                renewed: still_held && ttl.is_some(),
+                sequence: row.sequence,
+                cancel_requested: row.cancel_requested,
+            });
         }
         looks
     }

@@ -9,8 +9,8 @@
 //! 3. **Applied means durable**: the answer comes after the commit reached the disk.
 //! 4. **A write id is recognised**: a write whose entries are there already answers [`Answer::Applied`] again and changes nothing.
 //! 5. **The store's clock ends leases**: where a write grants or extends, the new end is the store's now + ttl.
-//! 6. **Batches**: writes that wait are committed together; each caller gets its own answer, and one that errors does not take
-//!    the others down.
+//! 6. **Batches**: writes that wait are committed together; each caller gets its own answer, and one that errors, or whose row
+//!    somebody else keeps locked, neither takes the others down nor holds them up.
 //! 7. Bytes come back as they went in.
 //! 8. **Two claims never see the same row**: what a claim is shown nobody else is shown or changes until that claim is committed or
 //!    undone, and no claim waits for another's rows longer than it takes to commit. A claimer that dies or stands still in between
@@ -258,10 +258,13 @@ pub struct Held {
 /// What a look or a renewal found for one held right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// The run.
-    pub id: RunId,
-    /// The row still has this epoch and lease.
+    /// The right: a process that lost a run and claimed it again may ask about both.
+    pub right: Held,
+    /// The row still has this epoch and lease, as far as is known: `false` says that the right moved on.
     pub held: bool,
+    /// This very call extended it. A right that is held and was to be extended and was not is without word: somebody else has its
+    /// row for the moment, and it is asked for again.
+    pub renewed: bool,
     /// The row's sequence; differs from the holder's where somebody else wrote.
     pub sequence: u64,
     /// A cancel was accepted.
@@ -297,7 +300,8 @@ pub struct Hint {
 
 /// A connection of its own for the renewing thread: nothing else waits on it and it waits on nothing else.
 pub trait Renewer: Send {
-    /// Extends every right that is still held, in one statement, and says what it found, one [`Look`] for each that has a row.
+    /// Extends every right that is still held, in one statement, and says what it found, one [`Look`] for each whose run has a row. A row
+    /// that somebody else has locked keeps no other from being extended: it is waited for only a small part of the ttl.
     ///
     /// # Errors
     /// No answer; some may have been extended.

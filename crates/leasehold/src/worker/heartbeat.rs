@@ -1,10 +1,11 @@
 //! Renewal. One thread and one connection of its own renew every lease of this process in one statement, every third of the
 //! ttl, whatever tools, models and the store's queue do; once a second it looks for foreign changes. What it finds reaches
-//! the segment through its [`Signal`].
+//! the segment through its [`Signal`]. A right whose row somebody else has locked is neither lost nor renewed: it is asked for again
+//! soon, by itself, and its trust window runs down meanwhile.
 //!
 //! A simulation has no threads and no real time: there a [`Ticker`] makes the same rounds on the time of the async runtime.
 
-use super::trust::TrustWindow;
+use super::{said::Asked, trust::TrustWindow};
 use crate::{
     clock::BootClock,
     run::RunId,
@@ -74,6 +75,8 @@ impl std::fmt::Debug for Heartbeat {
 
 /// How often foreign changes are looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// When what had no word is asked for again: soon, not at once.
+const SOON: Duration = Duration::from_millis(200);
 
 impl Heartbeat {
     /// Starts the thread.
@@ -107,7 +110,16 @@ impl Heartbeat {
         let renewer = store.renewer()?;
         let (wake, asked, renewed) = (Condvar::new(), Notify::new(), Notify::new());
         let shared = Arc::new(Shared { book: Mutex::default(), wake, asked, renewed });
-        let beat = Beat { shared: Arc::downgrade(&shared), store: Arc::clone(store), renewer, clock: Arc::clone(&clock), ttl };
+        let (weak, store) = (Arc::downgrade(&shared), Arc::clone(store));
+        let beat = Beat {
+            shared: weak,
+            store,
+            renewer,
+            clock: Arc::clone(&clock),
+            ttl,
+            without_word: Vec::new(),
+            asked: Asked::default(),
+        };
         Ok((Arc::new(Self { shared, clock, ttl }), beat))
     }
 
@@ -203,7 +215,8 @@ impl Ticker {
         let mut last_renewal = tokio::time::Instant::now();
         loop {
             let Some(shared) = self.beat.shared.upgrade() else { return };
-            let pause = LOOK_EVERY.min(renew_every.saturating_sub(last_renewal.elapsed())).max(Duration::from_millis(1));
+            let look_every = self.beat.look_every();
+            let pause = look_every.min(renew_every.saturating_sub(last_renewal.elapsed())).max(Duration::from_millis(1));
             tokio::select! {
                 biased;
                 () = shared.asked.notified() => {}
@@ -214,7 +227,7 @@ impl Ticker {
             match self.beat.round(&shared, renew) {
                 Round::Nothing => last_renewal = tokio::time::Instant::now(),
                 Round::Answered if renew => last_renewal = tokio::time::Instant::now(),
-                Round::Silent if renew => tokio::time::sleep(Duration::from_millis(200)).await,
+                Round::Silent if renew => tokio::time::sleep(SOON).await,
                 Round::Answered | Round::Silent => {}
             }
             self.beat.round_done(&shared, renew);
@@ -228,9 +241,16 @@ struct Beat {
     renewer: Box<dyn Renewer>,
     clock: Arc<dyn BootClock>,
     ttl: Duration,
+    /// Rights whose rows somebody else had locked when they were to be renewed.
+    without_word: Vec<Held>,
+    asked: Asked,
 }
 
 impl Beat {
+    fn look_every(&self) -> Duration {
+        if self.without_word.is_empty() { LOOK_EVERY } else { SOON }
+    }
+
     fn run(mut self) {
         let renew_every = self.ttl / 3;
         let mut last_renewal = Instant::now();
@@ -246,14 +266,14 @@ impl Beat {
             } else if book.renew_now {
                 Duration::ZERO
             } else {
-                LOOK_EVERY.min(renew_every.saturating_sub(last_renewal.elapsed()))
+                self.look_every().min(renew_every.saturating_sub(last_renewal.elapsed()))
             };
             let (mut book, _) = shared
                 .wake
                 .wait_timeout_while(book, pause, |b| !b.closed && !b.renew_now && b.held.is_empty())
                 .unwrap_or_else(PoisonError::into_inner);
             if !book.closed && !book.renew_now && !book.held.is_empty() {
-                let until = LOOK_EVERY.min(renew_every.saturating_sub(last_renewal.elapsed()));
+                let until = self.look_every().min(renew_every.saturating_sub(last_renewal.elapsed()));
                 (book, _) = shared
                     .wake
                     .wait_timeout_while(book, until, |b| !b.closed && !b.renew_now && !b.look_now)
@@ -269,8 +289,7 @@ impl Beat {
                 Round::Nothing => last_renewal = Instant::now(),
                 Round::Answered if renew => last_renewal = Instant::now(),
                 Round::Silent if renew => {
-                    // Soon, not at once.
-                    let pause = shared.wake.wait_timeout(shared.book(), Duration::from_millis(200));
+                    let pause = shared.wake.wait_timeout(shared.book(), SOON);
                     drop(pause.unwrap_or_else(PoisonError::into_inner));
                 }
                 Round::Answered | Round::Silent => {}
@@ -279,7 +298,7 @@ impl Beat {
         }
     }
 
-    /// Renews, or only looks, in one statement, and tells the segments.
+    /// Renews everything, or what had no word when it was to be renewed; looks at the rest; and tells the segments.
     fn round(&mut self, shared: &Shared, renew: bool) -> Round {
         let mut held: Vec<Held> = shared.book().held.keys().copied().collect();
         // So that a simulation plays a seed the same way twice.
@@ -288,21 +307,33 @@ impl Beat {
             return Round::Nothing;
         }
         let sent = self.clock.now();
-        let looks = if renew { self.renewer.renew(&held, self.ttl) } else { self.renewer.look(&held) };
-        match looks {
+        let (due, rest): (Vec<Held>, Vec<Held>) = held.iter().partition(|right| renew || self.without_word.contains(right));
+        match self.ask(&due, &rest) {
             Ok(looks) => {
-                Self::tell(shared, &held, &looks, renew.then_some(sent));
+                self.asked.answered("renewals");
+                Self::tell(shared, &held, &looks, sent);
+                let is_without_word = |right: &Held| looks.iter().any(|l| l.right == *right && l.held && !l.renewed);
+                self.without_word = due.into_iter().filter(is_without_word).collect();
                 Round::Answered
             }
             Err(unavailable) => {
                 // The trust windows run down by themselves; the next round tries again, on a new connection.
-                tracing::warn!(holding = held.len(), "leases could not be renewed: {unavailable}");
-                if let Ok(renewer) = self.store.renewer() {
-                    self.renewer = renewer;
+                self.asked.failed(&format!("{} leases could not be renewed", held.len()), &unavailable);
+                match self.store.renewer() {
+                    Ok(renewer) => self.renewer = renewer,
+                    Err(why) => tracing::debug!("there is no new connection for renewals: {why}"),
                 }
                 Round::Silent
             }
         }
+    }
+
+    fn ask(&mut self, due: &[Held], rest: &[Held]) -> Result<Vec<Look>, Unavailable> {
+        let mut looks = if due.is_empty() { Vec::new() } else { self.renewer.renew(due, self.ttl)? };
+        if !rest.is_empty() {
+            looks.extend(self.renewer.look(rest)?);
+        }
+        Ok(looks)
     }
 
     fn round_done(&self, shared: &Shared, renewed: bool) {
@@ -312,17 +343,17 @@ impl Beat {
         }
     }
 
-    fn tell(shared: &Shared, held: &[Held], looks: &[Look], renewed_at: Option<crate::clock::BootInstant>) {
+    fn tell(shared: &Shared, held: &[Held], looks: &[Look], sent: crate::clock::BootInstant) {
         let book = shared.book();
-        let by_run: HashMap<RunId, &Look> = looks.iter().map(|look| (look.id, look)).collect();
+        let by_right: HashMap<&Held, &Look> = looks.iter().map(|look| (&look.right, look)).collect();
         for right in held {
             let Some(holding) = book.held.get(right) else { continue };
             // No row, or another's: a segment that has just ended its run by itself is no longer in the book or does not listen.
-            let look = by_run.get(&right.id);
+            let look = by_right.get(right);
             let lost = !look.is_some_and(|l| l.held);
             if lost {
                 holding.trust.lose();
-            } else if let Some(sent) = renewed_at {
+            } else if look.is_some_and(|l| l.renewed) {
                 holding.trust.confirmed(sent);
             }
             let found =

@@ -6,6 +6,7 @@ pub mod pool;
 pub(crate) mod probe;
 pub(crate) mod queue;
 pub(crate) mod reaper;
+pub(crate) mod said;
 pub(crate) mod segment;
 pub(crate) mod trust;
 

@@ -1,6 +1,9 @@
 //! Workers: claim what is due and what this process can serve, execute, sweep. Every process is equal.
 
-use super::queue::{PassedOver, Turns};
+use super::{
+    queue::{PassedOver, Turns},
+    said::{Asked, Unsettled},
+};
 use crate::{
     client::{OrderError, Runtime},
     limits,
@@ -9,7 +12,7 @@ use crate::{
         Hint, Unavailable, Wanted,
         engine::{Claim, Committed},
     },
-    worker::{Heartbeat, SegmentError},
+    worker::{Heartbeat, SegmentError, Swept},
 };
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::{sync::broadcast, task::JoinSet};
@@ -126,10 +129,40 @@ struct Pool {
     places: Places,
     turns: Turns,
     passed_over: PassedOver,
+    unsettled: Unsettled,
+    /// Due, not readable, and not to be ended either.
+    unclaimed: Unsettled,
+    watched: usize,
+    announcing: Asked,
+    sweeping: Asked,
+    claiming: Asked,
     worked: Worked,
 }
 
 impl Pool {
+    /// What a sweep could not do is said by whoever swept.
+    fn swept(&mut self, swept: &Swept) {
+        self.sweeping.answered("the sweep");
+        for (run, why) in &swept.failed {
+            self.unsettled.say(*run, "settled", why);
+        }
+        if !swept.partial {
+            self.unsettled.are(&swept.failed);
+        }
+        if swept.watched > self.watched {
+            let (watched, ttl) = (swept.watched, "is watched for one ttl before it counts as ended");
+            tracing::warn!(
+                watched,
+                "{watched} leases of an earlier boot, or from before the store's clock stepped back: each {ttl}"
+            );
+        }
+        self.watched = swept.watched;
+        for run in &swept.shared {
+            tracing::error!(%run, "run {run}: its lease is renewed by another machine; a SQLite store belongs to one machine");
+        }
+        self.worked.shared = self.worked.shared.or(swept.shared.first().copied());
+    }
+
     fn ended(&mut self, ended: Result<(RunId, Result<Snapshot, SegmentError>), tokio::task::JoinError>, config: &PoolConfig) {
         match ended {
             Ok(ended) if config.drain => self.worked.executed.push(ended),
@@ -153,6 +186,14 @@ impl Pool {
 impl Runtime {
     /// Works the queue until [`stop`](Runtime::stop), or until nothing is due where `drain` says so.
     pub async fn work(&self, config: PoolConfig) -> Worked {
+        tokio::select! {
+            biased;
+            worked = self.work_on(config) => worked,
+            () = self.reaper.watch_own_time() => Worked::default(),
+        }
+    }
+
+    async fn work_on(&self, config: PoolConfig) -> Worked {
         let name = format!("{}#{:016x}", std::process::id(), fastrand::u64(..));
         let mut pool = Pool::default();
         let mut sweeps = tokio::time::interval(config.sweep_interval);
@@ -175,15 +216,18 @@ impl Runtime {
                 _ = sweeps.tick() => {
                     pool.passed_over.look_again();
                     pool.worked.not_served.clear();
-                    if let Err(error) = self.engine.store().announce(&name, self.engine.ttl(), &self.claimer()).await {
-                        tracing::warn!("this worker could not be announced: {error}");
+                    match self.engine.store().announce(&name, self.engine.ttl(), &self.claimer()).await {
+                        Ok(()) => pool.announcing.answered("the announcement"),
+                        Err(error) => pool.announcing.failed("this worker could not be announced", &error),
                     }
                     match self.sweep(limits::PAGE_MAX, false).await {
-                        Ok(swept) => if let Some(run) = swept.shared.first() {
-                            pool.worked.shared = Some(*run);
-                            self.stop();
-                        },
-                        Err(error) => tracing::warn!("the sweep did not reach the store: {error}"),
+                        Ok(swept) => {
+                            pool.swept(&swept);
+                            if !swept.shared.is_empty() {
+                                self.stop();
+                            }
+                        }
+                        Err(error) => pool.sweeping.failed("the sweep did not reach the store", &error),
                     }
                 }
                 () = queued(&mut hints) => {}
@@ -221,9 +265,12 @@ impl Runtime {
         loop {
             let passed_over = pool.passed_over.runs().len();
             match self.claim_batch(config, pool).await {
-                Ok(more) => claimed += more,
+                Ok(more) => {
+                    pool.claiming.answered("the queue");
+                    claimed += more;
+                }
                 Err(error) => {
-                    tracing::warn!("the queue could not be read: {error}");
+                    pool.claiming.failed("the queue could not be read", &error);
                     return claimed;
                 }
             }
@@ -260,7 +307,7 @@ impl Runtime {
         for run in claimed.unreadable {
             // It has no execution: the claim ends it, or says why it cannot.
             if let Err(error) = self.claim(run).await {
-                tracing::warn!(%run, "run {run} could not be claimed: {error}");
+                pool.unclaimed.say(run, "claimed", &error.to_string());
             }
         }
         let count = claimed.held.len();

@@ -36,6 +36,8 @@ pub struct Swept {
     pub shared: Vec<RunId>,
     /// Nothing was expired, and why.
     pub skipped: Option<Skip>,
+    /// There were more rows than it looked at: what is not in it need not be settled.
+    pub partial: bool,
 }
 
 /// Why nothing expires for one ttl.
@@ -43,6 +45,8 @@ pub struct Swept {
 pub enum Skip {
     /// The store had been away for longer than a ttl.
     Outage,
+    /// The store did not answer, and most of that time this process did not run: for so long.
+    StoodStill(Duration),
     /// The store's clock jumped forward, by so much.
     ClockJump(Duration),
 }
@@ -51,6 +55,7 @@ impl std::fmt::Display for Skip {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Outage => f.write_str("the store was away for longer than a lease"),
+            Self::StoodStill(lasted) => write!(f, "this process stood still for {:.1} s", lasted.as_secs_f64()),
             Self::ClockJump(by) => write!(f, "the store's clock jumped forward by {:.1} s", by.as_secs_f64()),
         }
     }
@@ -69,6 +74,8 @@ struct Memory {
     watched: HashMap<RunId, (LeaseTime, BootInstant)>,
     last_look: Option<ClockLook>,
     outage: bool,
+    /// Since the last look, in nanoseconds.
+    stood_still: i64,
     skip: Option<(Skip, BootInstant)>,
     /// Behind which row the next sweep begins, where the last one was full and could not settle a row of it.
     lapsed_after: Option<RunId>,
@@ -129,13 +136,16 @@ impl Reaper {
         };
         swept.skipped = self.skips(look);
         if let Some(why) = swept.skipped {
-            tracing::warn!("{why}: nothing is expired for one ttl");
+            // It was said when it began.
+            tracing::debug!("{why}: nothing is expired");
+            swept.partial = true;
         } else {
             for row in &lapsed {
                 self.settle(row, dry_run, &mut swept).await;
             }
             let ids: Vec<RunId> = lapsed.iter().map(|row| row.id).collect();
             self.memory().lapsed_after = next_begins(limit, &ids, after.is_some(), !swept.failed.is_empty());
+            swept.partial = after.is_some() || lapsed.len() >= limit;
             self.forget();
         }
         let now = self.engine.now().wall;
@@ -150,13 +160,33 @@ impl Reaper {
             let write_id = WriteId::random();
             let changed = self.engine.change(id, write_id, self.engine.ttl(), |_| Event::Clock(Tick::WaitExpired)).await;
             match changed {
-                Ok(done) => swept.overdue.push((id, done.row.state)),
+                Ok(done) => {
+                    tracing::info!(run = %id, "run {id}: nobody decided in time; it is {} now", done.row.state);
+                    swept.overdue.push((id, done.row.state));
+                }
                 Err(CommitError::Rejected(_)) => {}
                 Err(error) => swept.failed.push((id, error.to_string())),
             }
         }
+        swept.partial |= after.is_some() || overdue.len() >= limit;
         self.memory().overdue_after = next_begins(limit, &overdue, after.is_some(), swept.failed.len() > failed_before);
         Ok(swept)
+    }
+
+    /// Never ends: a tick that comes late by this process's own clock says that it did not run meanwhile, so that no store is blamed
+    /// for that.
+    pub async fn watch_own_time(&self) {
+        let mut last = self.clock.now();
+        loop {
+            tokio::time::sleep(TICK).await;
+            let now = self.clock.now();
+            let late = now.ns.saturating_sub(last.ns).saturating_sub(TICK_NS);
+            // Less is how a busy machine is.
+            if late > TICK_NS {
+                self.memory().stood_still += late;
+            }
+            last = now;
+        }
     }
 
     /// Up to `limit` rows, in pages, so that rows which cannot be settled do not hide the ones behind them.
@@ -194,11 +224,14 @@ impl Reaper {
             let why = if jump > ttl / JUMP_PART {
                 Some(Skip::ClockJump(Duration::from_nanos(jump.unsigned_abs())))
             } else if memory.outage && away > ttl {
-                Some(Skip::Outage)
+                let still = memory.stood_still;
+                let outage = away.saturating_sub(still) > ttl;
+                Some(if outage { Skip::Outage } else { Skip::StoodStill(Duration::from_nanos(still.unsigned_abs())) })
             } else {
                 None
             };
             if let Some(why) = why {
+                tracing::warn!("{why}: nothing is expired for one ttl");
                 memory.skip = Some((why, BootInstant { ns: now.ns.saturating_add(ttl) }));
             }
             if jump < -(ttl / JUMP_PART) {
@@ -206,7 +239,7 @@ impl Reaper {
                 tracing::warn!("the store's clock stepped back by {by:.1} s: leases from before end when watched for one ttl");
             }
         }
-        memory.outage = false;
+        (memory.outage, memory.stood_still) = (false, 0);
         memory.last_look = Some(look);
         memory.skip.filter(|(_, until)| now < *until).map(|(why, _)| why)
     }
@@ -239,7 +272,6 @@ impl Reaper {
         let row = match self.engine.load_to_end(lapsed.id).await {
             Ok(row) => row,
             Err(error) => {
-                tracing::error!(run = %lapsed.id, "run {}: its lease ended, and it cannot be settled: {error}", lapsed.id);
                 swept.failed.push((lapsed.id, error.to_string()));
                 return;
             }
@@ -281,6 +313,10 @@ impl Reaper {
 
 /// More than the ttl's part of this within one sweep's interval is a jump of the store's clock.
 const JUMP_PART: i64 = 10;
+
+/// How often a worker looks whether it runs.
+const TICK: Duration = Duration::from_secs(1);
+const TICK_NS: i64 = 1_000_000_000;
 
 enum Watched {
     NotYet,

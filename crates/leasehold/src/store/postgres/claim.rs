@@ -3,7 +3,8 @@
 //! server undoes it within [`STANDS_AT_MOST`] and the rows are anybody's again.
 
 use super::{
-    PostgresStore, committer,
+    PostgresStore,
+    committer::{self, Tried},
     connections::{Failed, Query as _, Transaction},
     corrupt, limited,
     row::{self, Damaged},
@@ -24,7 +25,7 @@ pub(super) const STANDS_AT_MOST: Duration = Duration::from_secs(3);
 enum Round {
     /// Nothing was due, or nothing was chosen.
     Nothing,
-    /// Committed: these are the ids whose guard held, with the end of their leases.
+    /// Committed, as far as their guards held.
     Committed(Vec<Write>, committer::Written),
     /// The server refused the writes together; nothing of them is there.
     Refused(Vec<Write>),
@@ -43,8 +44,8 @@ impl PostgresStore {
         let mut chosen = Vec::with_capacity(writes.len());
         for write in &writes {
             chosen.push(match written.remove(&write.next.id) {
-                Some(end) => Ok(Answer::Applied(end)),
-                None => self.write(write.clone()).await,
+                Some(Tried::Written(end)) => Ok(Answer::Applied(end)),
+                _ => self.write(write.clone()).await,
             });
         }
         Ok(chosen)

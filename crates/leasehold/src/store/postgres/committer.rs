@@ -3,6 +3,8 @@
 //!
 //! - Two writes to one run are never in one statement: the later one waits for the next, in the order of their arrival.
 //! - A statement that the server refuses is taken apart and sent one by one, so that only the culprit fails.
+//! - No statement waits for a row that somebody else has locked: it passes over it, and the caller whose row it is asks again for a
+//!   moment. So a row that is kept locked, by hand or by a process that stands still, holds up no other run.
 //! - A statement whose answer is lost is unknown for all in it, and nothing is sent again here: each caller looks for its write id.
 
 use super::{
@@ -16,9 +18,12 @@ use crate::{
     run::{LeaseTime, RunId, WriteId},
     store::{Answer, Unavailable, Write},
 };
+use backon::{ExponentialBuilder, Retryable as _};
 use std::{
     borrow::Borrow,
     collections::{HashMap, HashSet, VecDeque},
+    sync::Arc,
+    time::{Duration, Instant},
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio_postgres::Row;
@@ -27,6 +32,18 @@ use tokio_postgres::Row;
 const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// How often a write is sent again that fell to another transaction's fault.
 const ATTEMPTS_MAX: u32 = 5;
+/// How long a write is tried whose row somebody else has locked; then its caller decides whether to ask again. Another process's
+/// commit and a renewal take less.
+const LOCKED_PATIENCE: Duration = Duration::from_millis(500);
+
+/// How a row that is locked is tried again, the renewals' too: others' locks last for one commit.
+pub(super) fn until_unlocked() -> ExponentialBuilder {
+    ExponentialBuilder::default()
+        .with_min_delay(Duration::from_millis(2))
+        .with_max_delay(Duration::from_millis(100))
+        .with_jitter()
+        .without_max_times()
+}
 
 /// One write, encoded.
 #[derive(Debug)]
@@ -53,8 +70,22 @@ impl Encoded {
 /// One write that waits.
 #[derive(Debug)]
 struct Job {
-    write: Encoded,
-    reply: oneshot::Sender<Result<Answer, Unavailable>>,
+    write: Arc<Encoded>,
+    reply: oneshot::Sender<Result<Answer, Unanswered>>,
+}
+
+/// Why a write has no answer yet.
+#[derive(Clone, Debug)]
+enum Unanswered {
+    /// Somebody else has its row locked: it was not written.
+    Locked,
+    Lost(Unavailable),
+}
+
+impl From<Unavailable> for Unanswered {
+    fn from(unavailable: Unavailable) -> Self {
+        Self::Lost(unavailable)
+    }
 }
 
 impl Borrow<Encoded> for Job {
@@ -63,8 +94,17 @@ impl Borrow<Encoded> for Job {
     }
 }
 
-/// The ends of the leases of the rows whose guard held.
-pub(super) type Written = HashMap<RunId, Option<LeaseTime>>;
+/// What became of a write whose row could be locked.
+#[derive(Debug)]
+pub(super) enum Tried {
+    /// Its guard held; the end of the row's lease.
+    Written(Option<LeaseTime>),
+    /// Its guard did not hold.
+    Guarded,
+}
+
+/// Of the rows that could be locked; the others are not there, or locked by somebody else.
+pub(super) type Written = HashMap<RunId, Tried>;
 
 /// Sends many writes, at most one to a run, as one statement.
 pub(super) async fn write_many(
@@ -85,13 +125,14 @@ pub(super) async fn write_many(
     now.bind(&mut params);
     entries.bind(&mut params);
     let written = to.query(&sql::WRITE_RUNS, &params).await?;
-    written.iter().map(|row| Ok((row::run_id(row).map_err(unread)?, end(row)?))).collect()
+    written.iter().map(|row| Ok((row::run_id(row).map_err(unread)?, tried(row)?))).collect()
 }
 
 /// The way to the task; it ends with the last sender.
 #[derive(Clone, Debug)]
 pub(super) struct Committer {
     jobs: mpsc::UnboundedSender<Job>,
+    place: Arc<str>,
 }
 
 impl Committer {
@@ -99,16 +140,31 @@ impl Committer {
     pub(super) fn start(connections: Connections, clock: LeaseClock) -> Self {
         // No bound of its own: each caller waits for its answer, so the queue is as long as callers are many.
         let (jobs, waiting) = mpsc::unbounded_channel();
+        let place = connections.place().into();
         tokio::spawn(Task { connections, clock }.run(waiting));
-        Self { jobs }
+        Self { jobs, place }
     }
 
     /// Sends a write and waits for the commit that holds it.
     pub(super) async fn send(&self, write: &Write) -> Result<Answer, Unavailable> {
+        let (encoded, started) = (Arc::new(Encoded::of(write)), Instant::now());
+        let sent = (|| self.send_once(Arc::clone(&encoded)))
+            .retry(until_unlocked())
+            .when(|why| matches!(why, Unanswered::Locked) && started.elapsed() < LOCKED_PATIENCE)
+            .await;
+        sent.map_err(|why| match why {
+            Unanswered::Locked => Unavailable(format!(
+                "{}: somebody else keeps the row of run {} locked; it was not written",
+                self.place, encoded.id
+            )),
+            Unanswered::Lost(unavailable) => unavailable,
+        })
+    }
+
+    async fn send_once(&self, write: Arc<Encoded>) -> Result<Answer, Unanswered> {
         let (reply, answer) = oneshot::channel();
-        let job = Job { write: Encoded::of(write), reply };
         let stopped = || Unavailable("the task that commits has stopped".into());
-        self.jobs.send(job).map_err(|_| stopped())?;
+        self.jobs.send(Job { write, reply }).map_err(|_| stopped())?;
         answer.await.map_err(|_| stopped())?
     }
 }
@@ -151,10 +207,7 @@ impl Task {
         match write_many(&self.connections, &self.clock, &jobs).await {
             Ok(mut written) => {
                 for job in jobs {
-                    let answer = match written.remove(&job.write.id) {
-                        Some(end) => Ok(Answer::Applied(end)),
-                        None => self.why_not(&job.write).await,
-                    };
+                    let answer = self.answer(&job.write, written.remove(&job.write.id)).await;
                     // A caller that has gone does not want its answer.
                     job.reply.send(answer).ok();
                 }
@@ -168,7 +221,7 @@ impl Task {
                 let unavailable = self.connections.unavailable(&lost);
                 tracing::warn!(writes = jobs.len(), "no answer to a commit of {} writes: {unavailable}", jobs.len());
                 for job in jobs {
-                    job.reply.send(Err(unavailable.clone())).ok();
+                    job.reply.send(Err(unavailable.clone().into())).ok();
                 }
             }
         }
@@ -183,15 +236,14 @@ impl Task {
             }
         };
         let answer = match sent {
-            Ok(Some(end)) => Ok(Answer::Applied(end)),
-            Ok(None) => self.why_not(&job.write).await,
-            Err(failed) => Err(self.connections.unavailable(&failed)),
+            Ok(tried) => self.answer(&job.write, tried).await,
+            Err(failed) => Err(self.connections.unavailable(&failed).into()),
         };
         job.reply.send(answer).ok();
     }
 
-    /// The end of the row's lease where the guard held.
-    async fn send_one(&self, write: &Encoded) -> Result<Option<Option<LeaseTime>>, Failed> {
+    /// None where the row could not be locked.
+    async fn send_one(&self, write: &Encoded) -> Result<Option<Tried>, Failed> {
         let now = self.clock.now();
         let mut entries = EntryArrays::default();
         write.entries.iter().for_each(|e| entries.push(e));
@@ -201,17 +253,22 @@ impl Task {
         now.bind(&mut params);
         entries.bind(&mut params);
         let rows = self.connections.query(&sql::WRITE_RUN, &params).await?;
-        rows.first().map(end).transpose()
+        rows.first().map(tried).transpose()
     }
 
-    /// The guard failed: says which part. Read after the write, so what it finds may be newer; every answer stays true then,
-    /// because no row comes back to an epoch, a lease or a sequence that it has left.
-    async fn why_not(&self, write: &Encoded) -> Result<Answer, Unavailable> {
+    /// Where the guard failed, or the row could not be locked: says why. Read after the write, so what it finds may be newer; every
+    /// answer stays true then, because no row comes back to an epoch, a lease or a sequence that it has left.
+    async fn answer(&self, write: &Encoded, tried: Option<Tried>) -> Result<Answer, Unanswered> {
+        if let Some(Tried::Written(end)) = tried {
+            return Ok(Answer::Applied(end));
+        }
         let Some(row) = standing(&self.connections, write.id, write.write_id).await? else { return Ok(Answer::Gone) };
         Ok(if row.is_there {
             Answer::Applied(row.end)
         } else if row.epoch != write.guard.guard_epoch || row.lease_id != write.guard.guard_lease_id {
             Answer::Fenced
+        } else if tried.is_none() {
+            return Err(Unanswered::Locked);
         } else {
             Answer::Moved
         })
@@ -223,8 +280,11 @@ fn unread(row::Damaged(why): row::Damaged) -> Failed {
     Failed::Lost(why)
 }
 
-fn end(row: &Row) -> Result<Option<LeaseTime>, Failed> {
-    row::lease_end(row).map_err(unread)
+fn tried(row: &Row) -> Result<Tried, Failed> {
+    if !row::column(row, "is_written").map_err(unread)? {
+        return Ok(Tried::Guarded);
+    }
+    row::lease_end(row).map(Tried::Written).map_err(unread)
 }
 
 async fn standing(connections: &Connections, id: RunId, write_id: WriteId) -> Result<Option<Standing>, Unavailable> {

@@ -10,15 +10,19 @@ use super::{
     url::{STATEMENT_TIMEOUT, Target},
 };
 use crate::store::Unavailable;
-use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, Timeouts};
+use deadpool_postgres::{
+    Connect, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, TimeoutType, Timeouts,
+};
+use futures::future::BoxFuture;
 use std::{error::Error as _, fmt, sync::Arc, time::Duration};
-use tokio_postgres::{Client, Row, error::SqlState};
+use tokio::task::JoinHandle;
+use tokio_postgres::{Client, Config, Connection, Row, Socket, config::LoadBalanceHosts, error::SqlState, tls::MakeTlsConnect};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 /// Longer than this no caller waits for one statement: the server's own bound, and the way there and back.
-const CALL_TIMEOUT: Duration = STATEMENT_TIMEOUT.saturating_add(Duration::from_secs(5));
+pub(super) const CALL_TIMEOUT: Duration = STATEMENT_TIMEOUT.saturating_add(Duration::from_secs(5));
 /// Longer than this nobody waits for a new connection, over all hosts.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(12);
+pub(super) const CONNECT_PATIENCE: Duration = Duration::from_secs(12);
 
 /// What became of a statement that gave no rows.
 #[derive(Clone, Debug)]
@@ -62,15 +66,87 @@ pub(super) fn words(error: &tokio_postgres::Error) -> String {
     }
 }
 
+/// Why something that was asked has no answer.
+#[derive(Debug)]
+pub(super) enum NoAnswer {
+    /// The server or the system said why.
+    Error(tokio_postgres::Error),
+    /// Nobody said anything for so long.
+    Silence(Duration),
+}
+
+impl fmt::Display for NoAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Error(error) => f.write_str(&words(error)),
+            Self::Silence(patience) => write!(f, "no answer within {} s", (patience.as_secs_f64() * 10.0).round() / 10.0),
+        }
+    }
+}
+
+/// Waits for an answer, and no longer than `patience`: a server that is there and stands still says nothing for ever.
+pub(super) async fn within<T>(
+    patience: Duration,
+    work: impl Future<Output = Result<T, tokio_postgres::Error>> + Send,
+) -> Result<T, NoAnswer> {
+    tokio::time::timeout(patience, work).await.map_err(|_| NoAnswer::Silence(patience))?.map_err(NoAnswer::Error)
+}
+
+/// Both halves of a connection.
+type Opened = (Client, Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>);
+
+/// A connection to the first host that answers as it should. The hosts share the patience, so that one which takes the connection
+/// and is silent does not hide the next; the last is waited for until the caller has enough.
+async fn first(target: &Target, tls: &MakeRustlsConnect, patience: Duration) -> Result<Opened, tokio_postgres::Error> {
+    let mut hosts: Vec<&Config> = target.hosts.iter().collect();
+    if target.config.get_load_balance_hosts() == LoadBalanceHosts::Random {
+        fastrand::shuffle(&mut hosts);
+    }
+    // At most the hosts of one URL.
+    let share = patience / u32::try_from(hosts.len().max(1)).unwrap_or(u32::MAX);
+    if let Some((_, others)) = hosts.split_last() {
+        for host in others {
+            if let Ok(opened) = within(share, host.connect(tls.clone())).await {
+                return Ok(opened);
+            }
+        }
+    }
+    hosts.last().copied().unwrap_or(&target.config).connect(tls.clone()).await
+}
+
+/// Opens a connection: the way there, TLS, the server's greeting and the login, all within `patience`.
+pub(super) async fn open(target: &Target, tls: &MakeRustlsConnect, patience: Duration) -> Result<Opened, NoAnswer> {
+    within(patience, first(target, tls, patience)).await
+}
+
 /// One connection outside any pool; its other half runs on the current runtime until the client is dropped.
-pub(super) async fn connect(target: &Target, tls: MakeRustlsConnect) -> Result<Client, tokio_postgres::Error> {
-    let (client, connection) = target.config.connect(tls).await?;
+pub(super) async fn connect(target: &Target, tls: &MakeRustlsConnect, patience: Duration) -> Result<Client, NoAnswer> {
+    let (client, connection) = open(target, tls, patience).await?;
+    drive(connection);
+    Ok(client)
+}
+
+fn drive(connection: Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>) -> JoinHandle<()> {
     tokio::spawn(async move {
         if let Err(error) = connection.await {
             tracing::debug!("a database connection ended: {}", words(&error));
         }
-    });
-    Ok(client)
+    })
+}
+
+/// How a pool connects; the pool bounds it.
+struct Pooled {
+    target: Target,
+    tls: MakeRustlsConnect,
+}
+
+impl Connect for Pooled {
+    fn connect(&self, _: &Config) -> BoxFuture<'_, Result<(Client, JoinHandle<()>), tokio_postgres::Error>> {
+        Box::pin(async {
+            let (client, connection) = first(&self.target, &self.tls, CONNECT_PATIENCE).await?;
+            Ok((client, drive(connection)))
+        })
+    }
 }
 
 /// A pool and how to use it.
@@ -91,7 +167,8 @@ impl Connections {
     /// At most `max` connections; none is opened yet.
     pub(super) fn new(target: &Target, tls: MakeRustlsConnect, max: usize) -> Result<Self, String> {
         let recycling_method = RecyclingMethod::Fast;
-        let manager = Manager::from_config(target.config.clone(), tls, ManagerConfig { recycling_method });
+        let pooled = Pooled { target: target.clone(), tls };
+        let manager = Manager::from_connect(target.config.clone(), pooled, ManagerConfig { recycling_method });
         let timeouts = Timeouts { wait: Some(CALL_TIMEOUT), create: Some(CONNECT_PATIENCE), recycle: Some(CALL_TIMEOUT) };
         let pool = Pool::builder(manager).max_size(max).runtime(Runtime::Tokio1).timeouts(timeouts).build();
         Ok(Self { pool: pool.map_err(|e| e.to_string())?, place: target.place.as_str().into(), prepared: target.prepared })
@@ -106,6 +183,8 @@ impl Connections {
         self.pool.get().await.map_err(|error| {
             Failed::Lost(match &error {
                 PoolError::Backend(e) => words(e),
+                PoolError::Timeout(TimeoutType::Create) => format!("no connection within {} s", CONNECT_PATIENCE.as_secs()),
+                PoolError::Timeout(_) => format!("no connection became free within {} s", CALL_TIMEOUT.as_secs()),
                 other => other.to_string(),
             })
         })
@@ -150,15 +229,15 @@ async fn ask(client: &Object, prepared: bool, sql: &Sql, params: &Params<'_>) ->
 
 /// Waits for an answer, and no longer than a caller may; with a failure, whether its connection is of no use any more.
 async fn answer<T>(work: impl Future<Output = Result<T, tokio_postgres::Error>> + Send) -> Result<T, (Failed, bool)> {
-    match tokio::time::timeout(CALL_TIMEOUT, work).await {
-        Ok(Ok(done)) => Ok(done),
-        Ok(Err(error)) => {
+    match within(CALL_TIMEOUT, work).await {
+        Ok(done) => Ok(done),
+        Err(NoAnswer::Error(error)) => {
             let failed = Failed::from(&error);
             let demoted = error.code().is_some_and(|c| *c == SqlState::READ_ONLY_SQL_TRANSACTION);
             let unusable = demoted || matches!(failed, Failed::Lost(_));
             Err((failed, unusable))
         }
-        Err(_) => Err((Failed::Lost(format!("no answer within {} s", CALL_TIMEOUT.as_secs())), true)),
+        Err(silence) => Err((Failed::Lost(silence.to_string()), true)),
     }
 }
 

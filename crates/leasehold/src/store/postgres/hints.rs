@@ -4,11 +4,12 @@
 //! but time is lost.
 
 use super::{
-    connections::{Connections, words},
+    connections::{self, CALL_TIMEOUT, CONNECT_PATIENCE, Connections, NoAnswer, within},
     sql::{self, Params},
     url::Target,
 };
 use crate::{run::RunId, store::Hint};
+use backon::{BackoffBuilder as _, ExponentialBuilder};
 use std::{
     future::{pending, poll_fn},
     pin::pin,
@@ -19,7 +20,7 @@ use tokio::{
     sync::{broadcast, mpsc, oneshot},
     task::AbortHandle,
 };
-use tokio_postgres::{AsyncMessage, Error};
+use tokio_postgres::AsyncMessage;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 const CHANNEL: &str = "leasehold";
@@ -158,28 +159,32 @@ struct Listener {
 
 impl Listener {
     async fn run(self) {
-        let mut pause = PAUSE_MIN;
+        // With jitter: a server that comes back is not met by all at once.
+        let pauses = || {
+            let backoff = ExponentialBuilder::default().with_min_delay(PAUSE_MIN).with_max_delay(PAUSE_MAX);
+            backoff.with_jitter().without_max_times().build()
+        };
+        let mut pause = pauses();
         loop {
             let listened = tokio::time::Instant::now();
             let ended = self.listen().await;
-            let why = ended.err().map_or_else(|| "the server ended the connection".to_owned(), |error| words(&error));
+            let why = ended.err().map_or_else(|| "the server ended the connection".to_owned(), |why| why.to_string());
             tracing::debug!("hints of other processes are not heard for now: {why}");
             if listened.elapsed() > PAUSE_MAX {
-                pause = PAUSE_MIN;
+                pause = pauses();
             }
-            tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+            tokio::time::sleep(pause.next().unwrap_or(PAUSE_MAX)).await;
         }
     }
 
     /// Until the connection ends.
-    async fn listen(&self) -> Result<(), Error> {
-        let (client, mut connection) = self.target.config.connect(self.tls.clone()).await?;
+    async fn listen(&self) -> Result<(), NoAnswer> {
+        let (client, mut connection) = connections::open(&self.target, &self.tls, CONNECT_PATIENCE).await?;
         let mut asked = pin!(async {
-            client.batch_execute(&format!("LISTEN {CHANNEL}")).await?;
+            within(CALL_TIMEOUT, client.batch_execute(&format!("LISTEN {CHANNEL}"))).await?;
             // What was said before is not heard.
             self.heard.send(Hint { run: None, queued: true }).ok();
-            pending::<Result<(), Error>>().await
+            pending::<Result<(), NoAnswer>>().await
         });
         loop {
             tokio::select! {
@@ -191,7 +196,7 @@ impl Listener {
                         }
                     }
                     Some(Ok(_)) => {}
-                    Some(Err(error)) => return Err(error),
+                    Some(Err(error)) => return Err(NoAnswer::Error(error)),
                     None => return Ok(()),
                 },
                 refused = &mut asked => return refused,

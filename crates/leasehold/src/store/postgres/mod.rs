@@ -3,8 +3,8 @@
 //!
 //! All SQL is in `sql/`, one statement a file, with the names that the embedded store uses, and no rule of the protocol is in any:
 //! the constraints of the schema mirror them. Every transaction is one statement, so nothing is left open by a process that dies
-//! or a future that is dropped; but for a claim of many rows, which is bounded (`claim`). The guard stands in the statement that writes, and PostgreSQL judges it again on the newest version
-//! of a row it had to wait for.
+//! or a future that is dropped; but for a claim of many rows, which is bounded (`claim`). The guard stands in the statement that writes, and is judged
+//! on the newest version of the row, locked. No write, renewal or claim waits for a row that somebody else has locked.
 //!
 //! Leases run on the **database's clock**, named `db`; no clock of a client decides about one. A lease of another clock (a row that came
 //! from an embedded store) is foreign, see the lease section of the protocol.

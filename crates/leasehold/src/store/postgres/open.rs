@@ -5,7 +5,7 @@
 //! the session: through a transaction pooler run `leasehold migrate` against the server itself.
 
 use super::{
-    connections::{self, Failed},
+    connections::{self, CALL_TIMEOUT, CONNECT_PATIENCE, Failed, NoAnswer, within},
     row,
     sql::{self, Params, Sql},
     tls,
@@ -153,7 +153,8 @@ fn known_version() -> i64 {
 /// Makes the database usable; the connector for more connections to it.
 pub(super) async fn prepare(target: &Target) -> Result<MakeRustlsConnect, OpenError> {
     let tls = tls::connector(target)?;
-    let mut client = connections::connect(target, tls.clone()).await.map_err(|e| explain(target, &e))?;
+    let opened = connections::connect(target, &tls, CONNECT_PATIENCE).await;
+    let mut client = opened.map_err(|why| unanswered(target, &why))?;
     inspect(target, &client).await?;
     if !is_ready(target, &client).await? {
         let migrated = tokio::time::timeout(MIGRATION_PATIENCE, migrate(target, &mut client)).await;
@@ -166,7 +167,8 @@ pub(super) async fn prepare(target: &Target) -> Result<MakeRustlsConnect, OpenEr
 }
 
 async fn query(target: &Target, client: &Client, sql: &Sql, params: &Params<'_>) -> Result<Vec<Row>, OpenError> {
-    client.query_typed(sql.text(params), params.typed()).await.map_err(|e| explain(target, &e))
+    let rows = within(CALL_TIMEOUT, client.query_typed(sql.text(params), params.typed())).await;
+    rows.map_err(|why| unanswered(target, &why))
 }
 
 fn value<T: tokio_postgres::types::FromSqlOwned>(target: &Target, rows: &[Row], column: &str) -> Result<T, OpenError> {
@@ -211,7 +213,7 @@ async fn migrate(target: &Target, client: &mut Client) -> Result<(), OpenError> 
     client.batch_execute("SET statement_timeout = 0; SET lock_timeout = 0").await.map_err(|e| explain(target, &e))?;
     let mut params = Params::default();
     params.one("key", &SCHEMA_LOCK);
-    query(target, client, &sql::LOCK_SCHEMA, &params).await?;
+    client.query_typed(sql::LOCK_SCHEMA.text(&params), params.typed()).await.map_err(|e| explain(target, &e))?;
     if is_ready(target, client).await? {
         return Ok(());
     }
@@ -223,6 +225,13 @@ async fn migrate(target: &Target, client: &mut Client) -> Result<(), OpenError> 
         Some(code) if *code == SqlState::INSUFFICIENT_PRIVILEGE => OpenError::MayNotMigrate { place, why },
         _ => OpenError::Migration { place, why },
     })
+}
+
+fn unanswered(target: &Target, why: &NoAnswer) -> OpenError {
+    match why {
+        NoAnswer::Error(error) => explain(target, error),
+        NoAnswer::Silence(_) => OpenError::Unreachable { place: target.place.clone(), why: why.to_string() },
+    }
 }
 
 /// Why there is no connection.

@@ -45,6 +45,8 @@ pub(super) enum Verify {
 #[derive(Clone)]
 pub(super) struct Target {
     pub(super) config: Config,
+    /// The same for each of its hosts alone, in their order.
+    pub(super) hosts: Vec<Config>,
     pub(super) verify: Verify,
     pub(super) root_certificates: Option<PathBuf>,
     /// The server may be asked to keep statements.
@@ -153,8 +155,41 @@ impl Target {
             .keepalives_interval(Duration::from_secs(3))
             .keepalives_retries(3);
         let place = place(&config);
-        Ok(Self { config, verify, root_certificates, prepared, place })
+        let hosts = (0..config.get_hosts().len()).map(|at| of_host(&config, at)).collect();
+        Ok(Self { config, hosts, verify, root_certificates, prepared, place })
     }
+}
+
+/// Everything of a configuration, for one of its hosts: the driver bounds the way to a host and not its answer, so whoever wants to go
+/// on to the next host asks each by itself.
+fn of_host(all: &Config, at: usize) -> Config {
+    let mut one = Config::new();
+    match all.get_hosts().get(at) {
+        Some(Host::Tcp(name)) => one.host(name),
+        Some(Host::Unix(path)) => one.host_path(path),
+        None => &mut one,
+    };
+    if let Some(address) = all.get_hostaddrs().get(at) {
+        one.hostaddr(*address);
+    }
+    one.port(port(all, at));
+    all.get_user().map(|user| one.user(user));
+    all.get_password().map(|password| one.password(password));
+    all.get_dbname().map(|name| one.dbname(name));
+    all.get_options().map(|options| one.options(options));
+    all.get_application_name().map(|name| one.application_name(name));
+    all.get_connect_timeout().map(|timeout| one.connect_timeout(*timeout));
+    all.get_tcp_user_timeout().map(|timeout| one.tcp_user_timeout(*timeout));
+    all.get_keepalives_interval().map(|interval| one.keepalives_interval(interval));
+    all.get_keepalives_retries().map(|retries| one.keepalives_retries(retries));
+    one.keepalives(all.get_keepalives())
+        .keepalives_idle(all.get_keepalives_idle())
+        .ssl_mode(all.get_ssl_mode())
+        .ssl_negotiation(all.get_ssl_negotiation())
+        .channel_binding(all.get_channel_binding())
+        .target_session_attrs(all.get_target_session_attrs())
+        .load_balance_hosts(all.get_load_balance_hosts());
+    one
 }
 
 fn is_local(host: &Host) -> bool {
@@ -245,6 +280,18 @@ mod tests {
         let target = read("postgresql://ada:hunter2@one:1,[::1]:2/runs?application_name=x").unwrap();
         assert_eq!(target.place, "postgres://ada@one:1,[::1]:2/runs");
         assert_eq!(target.config.get_target_session_attrs(), TargetSessionAttrs::ReadWrite);
+    }
+
+    #[test]
+    fn each_host_alone_has_everything_that_the_url_says() {
+        let url = |host: &str| {
+            format!(
+                "postgres://ada:hunter2@{host}/runs?application_name=x&channel_binding=require&load_balance_hosts=random&\
+                 keepalives=0&sslnegotiation=direct&target_session_attrs=any"
+            )
+        };
+        let both = read(&url("one:1,two:2")).unwrap();
+        assert_eq!(both.hosts, [read(&url("one:1")).unwrap().config, read(&url("two:2")).unwrap().config]);
     }
 
     #[test]

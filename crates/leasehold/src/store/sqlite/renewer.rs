@@ -10,7 +10,6 @@ use super::{
 };
 use crate::{
     clock::BootClock,
-    run::RunId,
     store::{Held, Look, Renewer, Unavailable},
 };
 use rusqlite::{Connection, named_params};
@@ -33,18 +32,20 @@ impl SqliteRenewer {
         connection.prepare_cached(include_str!("sql/renew.sql"))?.execute(named_params! {
             ":held": held, ":clock": end.clock, ":expires_ns": end.ns
         })?;
-        let looks = look(connection, held)?;
+        let looks = look(connection, held, true)?;
         connection.execute_batch("COMMIT")?;
         Ok(looks)
     }
 }
 
-fn look(connection: &Connection, held: &str) -> rusqlite::Result<Vec<Look>> {
+fn look(connection: &Connection, held: &str, extended: bool) -> rusqlite::Result<Vec<Look>> {
     let mut look = connection.prepare_cached(include_str!("sql/look.sql"))?;
     let looks = look.query_map(named_params! { ":held": held }, |row| {
-        let id: Option<RunId> = row.get::<_, String>(0)?.parse().ok();
-        let (held, sequence, cancel_requested) = (row.get(1)?, shown_count(row.get(2)?), row.get(3)?);
-        Ok(id.map(|id| Look { id, held, sequence, cancel_requested }))
+        let (id, epoch, lease_id) = (row.get::<_, String>(0)?.parse(), row.get::<_, i64>(1)?, row.get::<_, String>(2)?.parse());
+        let (held, sequence, cancel_requested): (bool, _, _) = (row.get(3)?, shown_count(row.get(4)?), row.get(5)?);
+        // They are the parameter's own.
+        let right = id.ok().zip(lease_id.ok()).map(|(id, lease_id)| Held { id, epoch: shown_count(epoch), lease_id });
+        Ok(right.map(|right| Look { right, held, renewed: held && extended, sequence, cancel_requested }))
     })?;
     looks.filter_map(Result::transpose).collect()
 }
@@ -79,6 +80,6 @@ impl Renewer for SqliteRenewer {
         }
         self.place.check()?;
         let held = as_parameter(held);
-        patiently(|| look(&self.connection, &held)).map_err(|e| self.place.unavailable(&e))
+        patiently(|| look(&self.connection, &held, false)).map_err(|e| self.place.unavailable(&e))
     }
 }

@@ -1,5 +1,7 @@
--- One guarded write: nothing is written and no row comes back where the guard does not hold.
-WITH written AS (
+-- One guarded write: nothing is written where the guard does not hold, and no row comes back where somebody else has it locked.
+WITH locked AS MATERIALIZED (
+    SELECT id AS locked_id FROM runs WHERE id = :id FOR NO KEY UPDATE SKIP LOCKED
+), written AS (
     UPDATE runs SET
         agent = :agent, owner = :owner, initiator = :initiator, mode = :mode, state = :state, reason = :reason,
         epoch = :epoch, sequence = :sequence, next_segment = :next_segment, cancel_requested = :cancel_requested,
@@ -17,7 +19,8 @@ WITH written AS (
         lease_clock = CASE WHEN :keep_lease THEN lease_clock WHEN :lease_id IS NULL THEN NULL ELSE :clock END,
         lease_expires_ns = CASE WHEN :keep_lease THEN lease_expires_ns WHEN :lease_id IS NULL THEN NULL
             ELSE coalesce(:now_ns, (extract(epoch FROM clock_timestamp()) * 1000000000)::bigint) + :ttl_ns END
-    WHERE id = :id
+    FROM locked
+    WHERE id = locked_id
       AND epoch = :guard_epoch
       AND lease_id IS NOT DISTINCT FROM :guard_lease_id
       AND sequence = :guard_sequence
@@ -39,4 +42,5 @@ WITH written AS (
         :entry_write_id::uuid[], :entry_kind::text[], :entry_payload::bytea[]
     ) AS e (run_id, sequence, at_ms, epoch, holder, write_id, kind, payload) ON e.run_id = written.id
 )
-SELECT id, lease_clock, lease_expires_ns FROM written
+SELECT written.id IS NOT NULL AS is_written, lease_clock, lease_expires_ns
+FROM locked LEFT JOIN written ON written.id = locked_id

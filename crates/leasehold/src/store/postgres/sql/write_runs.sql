@@ -1,5 +1,5 @@
--- Many guarded writes, at most one to a run: a row for each whose guard held. The rows are locked in the order of their ids, so
--- that two such statements never wait for each other; the guard is judged on the locked row.
+-- Many guarded writes, at most one to a run: a row for each whose row could be locked, and whether its guard held. A row that
+-- somebody else has locked is passed over, so that it holds up no other; the guard is judged on the locked row.
 WITH wanted AS (
     SELECT * FROM unnest(
         :id::uuid[], :agent::text[], :owner::text[], :initiator::text[], :mode::text[], :state::text[], :reason::text[],
@@ -24,7 +24,7 @@ WITH wanted AS (
         watched_ns
     )
 ), locked AS MATERIALIZED (
-    SELECT id FROM runs WHERE id = ANY (:id) ORDER BY id FOR NO KEY UPDATE
+    SELECT id FROM runs WHERE id = ANY (:id) FOR NO KEY UPDATE SKIP LOCKED
 ), written AS (
     UPDATE runs AS r SET
         agent = w.agent, owner = w.owner, initiator = w.initiator, mode = w.mode, state = w.state, reason = w.reason,
@@ -67,4 +67,5 @@ WITH wanted AS (
         :entry_write_id::uuid[], :entry_kind::text[], :entry_payload::bytea[]
     ) AS e (run_id, sequence, at_ms, epoch, holder, write_id, kind, payload) ON e.run_id = written.id
 )
-SELECT id, lease_clock, lease_expires_ns FROM written
+SELECT locked.id, written.id IS NOT NULL AS is_written, lease_clock, lease_expires_ns
+FROM locked LEFT JOIN written ON written.id = locked.id
