@@ -416,6 +416,34 @@ impl Runtime {
         &self.stop
     }
 
+    /// [`stop`](Self::stop), and [waits](Self::late_outcomes_recorded): the last thing to call in a process that executes, after the
+    /// tasks that do have ended. False where an outcome that only this process knows is not on record.
+    pub async fn shutdown(&self) -> bool {
+        self.stop();
+        self.late_outcomes_recorded().await
+    }
+
+    /// Waits until everything that tools of this process answered after their lease was gone is on record, for at most
+    /// [`LATE_OUTCOMES_LEASES`](limits::LATE_OUTCOMES_LEASES); at once where there is nothing. A process that ends before takes
+    /// the answer with it, and its write stays in doubt. False where something is left.
+    pub async fn late_outcomes_recorded(&self) -> bool {
+        let patience = (self.engine.ttl() * limits::LATE_OUTCOMES_LEASES).max(limits::LATE_OUTCOMES_WAIT_MIN);
+        let recorded = async {
+            while !self.engine.late_outcomes_recorded(Duration::from_secs(1)).await {
+                // Nobody else need be there to end the lease that was lost, and before that the answer does not count as late.
+                if let Err(error) = self.sweep(limits::LOCAL_SWEEP_MAX, false).await {
+                    tracing::warn!("the sweep did not reach the store: {error}");
+                }
+            }
+        };
+        tokio::time::timeout(patience, recorded).await.is_ok()
+    }
+
+    /// Something that a tool of this process answered after its lease was gone is not on record yet.
+    pub async fn has_late_outcomes(&self) -> bool {
+        !self.engine.late_outcomes_recorded(Duration::ZERO).await
+    }
+
     fn executor(&self) -> Executor {
         Executor {
             registry: Arc::clone(&self.registry),
