@@ -20,7 +20,7 @@ use crate::{
         canonical_hash, lacking,
     },
     store::{
-        Filter, Inserted, Listed, ReadError, RequestKey, Store, Unavailable,
+        Filter, Inserted, Listed, ReadError, RequestKey, Store, StoreRefused, Unavailable,
         engine::{CommitError, Done, Engine},
     },
     worker::{Heartbeat, Probe, Reaper, Segment, SegmentError, Swept},
@@ -145,6 +145,9 @@ pub enum StartError {
     /// No answer: the run may exist.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
+    /// The store would not have it: nothing was started.
+    #[error(transparent)]
+    StoreRefused(#[from] StoreRefused),
     /// The lease ended before it could be used.
     #[error("{0}")]
     Lost(String),
@@ -227,6 +230,9 @@ pub enum OrderError {
     /// No answer: it may have been applied. The same order again gets the same answer.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
+    /// The store would not have it: nothing has changed.
+    #[error(transparent)]
+    StoreRefused(#[from] StoreRefused),
     /// The tool itself says that the write landed: "not landed" is refused. Its answer.
     #[error("the far side was asked and says that the write landed: {0}")]
     VerifiedLanded(Value),
@@ -241,6 +247,7 @@ impl From<CommitError> for OrderError {
             CommitError::Rejected(rejection) => Self::Refused(rejection),
             CommitError::Gone => Self::NotFound,
             CommitError::Unavailable(unavailable) => Self::Unavailable(unavailable),
+            CommitError::Refused(refused) => Self::StoreRefused(refused),
             CommitError::Fenced | CommitError::Moved => {
                 Self::Unavailable(Unavailable("the run changed faster than the order could be applied".into()))
             }
@@ -518,15 +525,20 @@ impl Runtime {
         grant: Option<Grant>,
         key: Option<RequestKey>,
         write_id: WriteId,
-    ) -> Result<(Inserted, Done), Unavailable> {
+    ) -> Result<(Inserted, Done), StartError> {
         let patience = self.engine.ttl() / 3;
         let silent = |_| Err(Unavailable("it is silent".into()));
         let first = self.engine.birth(new.clone(), grant.clone(), key.clone(), write_id);
         match tokio::time::timeout(patience, first).await.unwrap_or_else(silent) {
+            Ok((Inserted::Refused(refused), _)) => Err(refused.into()),
             Ok(born) => Ok(born),
             Err(_) => {
                 let again = self.engine.birth(new, grant, key, write_id);
-                tokio::time::timeout(patience, again).await.unwrap_or_else(silent)
+                match tokio::time::timeout(patience, again).await.unwrap_or_else(silent)? {
+                    // What was sent first may yet come to be, or have.
+                    (Inserted::Refused(refused), _) => Err(Unavailable(refused.why).into()),
+                    born => Ok(born),
+                }
             }
         }
     }
@@ -558,6 +570,7 @@ impl Runtime {
             Inserted::Applied(_) => Ok(id),
             Inserted::Existing(run) => Ok(run),
             Inserted::KeyConflict(run) => Err(StartError::KeyConflict(run)),
+            Inserted::Refused(refused) => Err(refused.into()),
         }
     }
 

@@ -71,7 +71,7 @@ impl<'a> Local<'a> {
     /// Opens the store and sweeps once.
     pub(crate) async fn open(context: &'a Context, needs: Needs) -> Result<Self, Failure> {
         let local = Self::open_unswept(context, needs).await?;
-        let swept = local.runtime.sweep(limits::LOCAL_SWEEP_MAX, false).await.map_err(unavailable)?;
+        let swept = local.runtime.sweep(limits::LOCAL_SWEEP_MAX, false).await.map_err(not_begun)?;
         for (run, state) in &swept.settled {
             terminal::note(format!(
                 "run {run}: its process had ended without a word; it is {} now",
@@ -125,7 +125,7 @@ impl<'a> Local<'a> {
             live: Some(sender),
             ..RuntimeConfig::new(store, registry, clock.clone())
         })
-        .map_err(unavailable)?;
+        .map_err(not_begun)?;
         Ok(Self { context, runtime, clock, missing_agents, live })
     }
 
@@ -225,6 +225,11 @@ pub(crate) fn exit_of(row: &Snapshot) -> Exit {
 /// The store did not answer.
 pub(crate) fn unavailable(error: Unavailable) -> Failure {
     Failure::refused(format!("{error}\n  what was asked may or may not have been done: look with `leasehold runs list`"))
+}
+
+/// The store did not answer before what was asked was begun.
+fn not_begun(error: Unavailable) -> Failure {
+    Failure::refused(format!("{error}\n  what was asked was not begun"))
 }
 
 /// An order was not carried out.

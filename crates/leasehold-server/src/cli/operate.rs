@@ -73,6 +73,9 @@ pub(crate) async fn worker(context: &Context, args: WorkerArgs) -> Outcome {
     if drain && only.is_none() {
         of_other_agents(&local).await;
     }
+    if let Some(why) = worked.failed.as_ref().filter(|_| drain) {
+        return Err(Failure::refused(format!("not everything that is due was executed: {why}")));
+    }
     match only {
         Some(run) if !worked.executed.iter().any(|(id, _)| *id == run) => Err(not_executed(&local, &worked, run).await?),
         _ => lost(&local, &worked).await,

@@ -81,9 +81,9 @@ pub(crate) async fn run(context: &Context, args: RunArgs) -> Outcome {
     let mut signals = Signals::listen()?;
     let execution = match local.runtime.start(new.clone()).await {
         Ok(execution) => execution,
-        Err(StartError::Unavailable(why)) => {
+        Err(error @ (StartError::Unavailable(_) | StartError::StoreRefused(_))) => {
             // The answer may still be wanted; what needs a record is refused there before it happens.
-            terminal::note(format!("the store took no run: {why}"));
+            terminal::note(format!("the store took no run: {error}"));
             return unrecorded(context, new).await;
         }
         Err(error) => return Err(start(error)),

@@ -2,8 +2,8 @@
 //! never collapse.
 
 use super::{
-    Answer, Chosen, ExpiryGuard, Guard, Hint, Insert, Inserted, LeaseOp, ReadError, RequestKey, Store, Unavailable, Wanted,
-    Write,
+    Answer, Chosen, ExpiryGuard, Guard, Hint, Insert, Inserted, LeaseOp, ReadError, RequestKey, Store, StoreRefused,
+    Unavailable, Wanted, Write,
 };
 use crate::{
     clock::WallClock,
@@ -54,6 +54,9 @@ pub enum CommitError {
     /// No answer: it may have been applied.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
+    /// The store said no: nothing of it is there.
+    #[error(transparent)]
+    Refused(#[from] StoreRefused),
     /// The row does not decode.
     #[error("{0}")]
     Corrupt(String),
@@ -107,6 +110,8 @@ pub(crate) struct Claimed {
     pub(crate) passed_over: Vec<(RunId, String)>,
     /// Of those, the ones whose row does not decode: a claim of such a one by itself settles it.
     pub(crate) unreadable: Vec<RunId>,
+    /// Why a run that it wanted is not held, or not known to be, where that is the store's doing.
+    pub(crate) failed: Option<String>,
 }
 
 /// What a claim has decided about the rows it was shown last.
@@ -222,7 +227,9 @@ impl Engine {
         if let (Inserted::Applied(Some(end)), Some(lease)) = (&inserted, row.lease.as_mut()) {
             lease.expires_at = end.clone();
         }
-        self.announce(&row);
+        if !matches!(inserted, Inserted::Refused(_)) {
+            self.announce(&row);
+        }
         Ok((inserted, Done { row, entries }))
     }
 
@@ -249,6 +256,7 @@ impl Engine {
             Answer::Fenced => Err(CommitError::Fenced),
             Answer::Moved => Err(CommitError::Moved),
             Answer::Gone => Err(CommitError::Gone),
+            Answer::Refused(refused) => Err(refused.into()),
         }
     }
 
@@ -324,6 +332,7 @@ impl Engine {
         };
         let deadline = tokio::time::Instant::now() + self.ttl / 3;
         let mut held = Vec::with_capacity(drafted.len());
+        let mut failed = None;
         for ((write, done), answer) in drafted.into_iter().zip(answers) {
             let answer = match answer {
                 Ok(answer) => answer,
@@ -332,16 +341,19 @@ impl Engine {
                     None => {
                         let run = done.row.id;
                         tracing::warn!(%run, "run {run}: whether it was claimed is not known, so it is left alone: {error}");
+                        failed = Some(error.to_string());
                         continue;
                     }
                 },
             };
-            // Anything else: somebody was faster.
-            if let Answer::Applied(end) = answer {
-                held.push(self.applied(done, end));
+            match answer {
+                Answer::Applied(end) => held.push(self.applied(done, end)),
+                Answer::Refused(refused) => failed = Some(refused.to_string()),
+                // Somebody was faster.
+                Answer::Fenced | Answer::Moved | Answer::Gone => {}
             }
         }
-        Ok(Claimed { held, passed_over, unreadable })
+        Ok(Claimed { held, passed_over, unreadable, failed })
     }
 
     fn decide_claims(
@@ -451,14 +463,24 @@ impl Engine {
                     return Ok(Done { row, entries: own });
                 }
             }
-            let result = self.commit(&row, vec![event(&row)], write_id).await;
-            if let Err(CommitError::Unavailable(_)) = result {
-                unanswered.fetch_min(row.sequence, Ordering::Relaxed);
+            match self.commit(&row, vec![event(&row)], write_id).await {
+                Err(CommitError::Unavailable(unavailable)) => {
+                    unanswered.fetch_min(row.sequence, Ordering::Relaxed);
+                    Err(unavailable.into())
+                }
+                // What was sent before and not answered may yet come to be, or have.
+                Err(CommitError::Refused(refused)) if unanswered.load(Ordering::Relaxed) != u64::MAX => {
+                    Err(Unavailable(refused.why).into())
+                }
+                result => result,
             }
-            result
         };
         let attempts = attempt.retry(soon()).when(|error| {
-            let again = matches!(error, CommitError::Moved | CommitError::Fenced | CommitError::Unavailable(_));
+            let again = match error {
+                CommitError::Moved | CommitError::Fenced | CommitError::Unavailable(_) => true,
+                CommitError::Refused(refused) => !refused.lasting,
+                _ => false,
+            };
             again && started.elapsed() < patience
         });
         // A store that is silent is given no longer than one that says it cannot.
@@ -485,6 +507,7 @@ impl Engine {
                     Err(
                         CommitError::Rejected(Rejection::StillHolder)
                         | CommitError::Unavailable(_)
+                        | CommitError::Refused(_)
                         | CommitError::Moved
                         | CommitError::Fenced,
                     ) => tokio::time::sleep(Duration::from_secs(1)).await,

@@ -7,7 +7,7 @@
 
 use super::{
     LeaseClock,
-    connections::{Connections, Failed, Query},
+    connections::{Again, Connections, Failed, Query},
     row::{self, EntryArrays, EntryColumns, GuardArrays, GuardColumns, RowArrays, RowColumns},
     sql::{self, Params},
 };
@@ -178,14 +178,14 @@ impl Task {
         let mut attempt = 1;
         let sent = loop {
             match self.send_one(&job.write).await {
-                Err(Failed::Refused { again: true, .. }) if attempt < ATTEMPTS_MAX => attempt += 1,
+                Err(Failed::Refused { again: Again::Now, .. }) if attempt < ATTEMPTS_MAX => attempt += 1,
                 other => break other,
             }
         };
         let answer = match sent {
             Ok(Some(end)) => Ok(Answer::Applied(end)),
             Ok(None) => self.why_not(&job.write).await,
-            Err(failed) => Err(self.connections.unavailable(&failed)),
+            Err(failed) => self.connections.refused(&failed).map(Answer::Refused),
         };
         job.reply.send(answer).ok();
     }
