@@ -6,7 +6,10 @@
 use crate::{
     agent::{
         arguments::nested_deeper,
-        executor::{Executor, Live, previewed, stored, write::verify},
+        executor::{
+            Executor, Live, previewed, stored,
+            write::{moved, verify},
+        },
         gate::Gate,
         registry::{AgentSpec, Registry},
         tool::{Tool, Verified, VerifyQuery},
@@ -213,6 +216,39 @@ pub struct Resolution {
     pub note: Option<String>,
     /// Who.
     pub by: Principal,
+}
+
+/// What a resolution came to.
+#[derive(Clone, Debug)]
+pub struct Resolved {
+    /// The row now.
+    pub row: Snapshot,
+    /// What came of asking the tool first; none where there was nothing to ask it: it has no verify, the person did not say "not
+    /// landed", or the same was said before.
+    pub asked: Option<Asked>,
+}
+
+/// What came of asking a tool with a verify before "not landed" was taken. In the record it is in the resolution's note.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// The write was not there.
+    Absent,
+    /// It gave no usable answer, and why.
+    Unknown(String),
+    /// This process cannot ask it, and why: the person's word was taken alone.
+    NotAsked(String),
+}
+
+impl Asked {
+    /// Beside the person's own note. What makes their word count for more comes first.
+    fn noted(&self, note: Option<String>) -> String {
+        match (self, note) {
+            (Self::Absent, note) => noted(note, "asked before, and it was absent"),
+            (Self::Unknown(why), note) => noted(note, &format!("asked before, without a usable answer: {why}")),
+            (Self::NotAsked(why), None) => format!("without asking the far side: {why}"),
+            (Self::NotAsked(why), Some(note)) => format!("without asking the far side: {why}; {note}"),
+        }
+    }
 }
 
 /// Why an order was refused.
@@ -832,11 +868,12 @@ impl Runtime {
         Ok(done.row)
     }
 
-    /// Settles a doubt.
+    /// Settles a doubt. "Not landed" of a tool with a verify asks it first, where this process can; where it cannot, that is said
+    /// and kept in the record.
     ///
     /// # Errors
     /// Another doubt stands, too early, not permitted, no such run, no answer.
-    pub async fn resolve(&self, id: RunId, said: Resolution) -> Result<Snapshot, OrderError> {
+    pub async fn resolve(&self, id: RunId, said: Resolution) -> Result<Resolved, OrderError> {
         let row = self.engine.load(id).await?;
         let standing = row.fence.as_ref().filter(|_| row.reason == Some(Reason::WriteInDoubt));
         let fence_epoch = match (said.fence_epoch, standing) {
@@ -851,37 +888,46 @@ impl Runtime {
             }
             return self.resolved_before(id, row, &said).await;
         };
-        let mut note = said.note;
+        let (mut note, mut asked) = (said.note, None);
         // Not before it can be sure; the core refuses the resolution then anyway.
         if said.outcome == ResolutionKind::NotLanded && fence.verifiable && fence.in_flight_until <= self.engine.now().wall {
-            let asked = self.ask(&row, fence).await?;
-            note = match asked {
-                Some(Verified::Landed(result)) => return Err(OrderError::VerifiedLanded(result)),
-                Some(Verified::Absent) => Some(noted(note, "asked before, and it was absent")),
-                Some(Verified::Unknown(why)) => Some(noted(note, &format!("asked before, without a usable answer: {why}"))),
-                None => note,
+            let answer = match self.ask(&row, fence).await? {
+                Ok(Verified::Landed(result)) => return Err(OrderError::VerifiedLanded(result)),
+                Ok(Verified::Absent) => Asked::Absent,
+                Ok(Verified::Unknown(why)) => Asked::Unknown(why),
+                Err(why) => Asked::NotAsked(why),
             };
+            note = Some(answer.noted(note));
+            asked = Some(answer);
         }
         let order =
             Order::Resolve { call_id: said.call_id, fence_epoch, outcome: said.outcome, result: said.result.map(stored), note };
-        self.order(id, said.by, order).await
+        Ok(Resolved { row: self.order(id, said.by, order).await?, asked })
     }
 
-    /// Asks a verifiable tool about the write in doubt, where this process has it.
-    async fn ask(&self, row: &Snapshot, fence: &crate::run::Fence) -> Result<Option<Verified>, OrderError> {
-        let Some(Tool::Write(write, _)) = self.registry.tool(&fence.tool) else { return Ok(None) };
+    /// Asks a verifiable tool about the write in doubt; or why this process cannot.
+    async fn ask(&self, row: &Snapshot, fence: &crate::run::Fence) -> Result<Result<Verified, String>, OrderError> {
+        let Some(tool) = self.registry.tool(&fence.tool) else {
+            return Ok(Err(format!("this process has no tool `{}`", fence.tool)));
+        };
+        let Tool::Write(write, _) = tool else {
+            return Ok(Err(format!("`{}` is not a write here any more", fence.tool)));
+        };
         if write.verify().is_none() {
-            return Ok(None);
+            return Ok(Err(format!("`{}` cannot be asked here any more", fence.tool)));
         }
         let story = Story::of(&self.engine.journal(row.id, 0).await?);
+        if let Some(why) = moved(story.calls.get(&fence.call_id), tool) {
+            return Ok(Err(why));
+        }
         let arguments = story.calls.get(&fence.call_id).map(|c| c.arguments()).unwrap_or_default();
         let query =
             VerifyQuery { idempotency_key: fence.idempotency_key.clone(), run: row.id.to_string(), fencing_token: row.epoch };
-        Ok(Some(verify(Arc::clone(write), query, arguments).await))
+        Ok(Ok(verify(Arc::clone(write), query, arguments).await))
     }
 
     /// A resolution where nothing is in doubt: the same answer where it was taken, stale where it was not.
-    async fn resolved_before(&self, id: RunId, row: Snapshot, said: &Resolution) -> Result<Snapshot, OrderError> {
+    async fn resolved_before(&self, id: RunId, row: Snapshot, said: &Resolution) -> Result<Resolved, OrderError> {
         let entries = self.engine.journal(id, 0).await?;
         let same = entries.iter().any(|entry| match &entry.body {
             crate::run::EntryBody::Resolved(resolved) => {
@@ -892,7 +938,7 @@ impl Runtime {
             }
             _ => false,
         });
-        if same { Ok(row) } else { Err(Rejection::StaleDoubt.into()) }
+        if same { Ok(Resolved { row, asked: None }) } else { Err(Rejection::StaleDoubt.into()) }
     }
 
     /// A run as it stands. A journal that does not decode is said, and the row is shown all the same.

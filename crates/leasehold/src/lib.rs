@@ -50,8 +50,8 @@ pub mod worker;
 
 pub use agent::executor::Live;
 pub use client::{
-    Decided, Decision, Details, Execution, InboxKind, OrderError, Resolution, Runtime, RuntimeConfig, StartError, StartRun,
-    Unserved,
+    Asked, Decided, Decision, Details, Execution, InboxKind, OrderError, Resolution, Resolved, Runtime, RuntimeConfig,
+    StartError, StartRun, Unserved,
 };
 pub use worker::pool::{PoolConfig, Worked};
 

@@ -353,7 +353,7 @@ async fn a_doubt_is_settled_by_what_a_person_says_once_and_bound_to_that_doubt()
         assert_eq!(by_machine, Some(OrderError::Refused(Rejection::MachineMayNotRelease)));
         place.clock.advance(Duration::from_secs(31));
         assert_eq!(
-            world.runtime.resolve(id, says(ResolutionKind::NotLanded, Some(1))).await.expect("resolved").state,
+            world.runtime.resolve(id, says(ResolutionKind::NotLanded, Some(1))).await.expect("resolved").row.state,
             State::Queued
         );
         // Sent twice: the same answer; and another word on it is too late.

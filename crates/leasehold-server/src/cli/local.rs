@@ -1,7 +1,12 @@
 //! A command on the store of this machine: it takes part like any other process. It begins with one bounded sweep, so that what
 //! a dead process left is settled before anybody looks.
 
-use super::{Context, Exit, Failure, context::env, probe::StopAt, setup};
+use super::{
+    Context, Exit, Failure,
+    context::env,
+    probe::StopAt,
+    setup::{self, Executable},
+};
 use crate::{
     config::{Config, Origin, StoreAt},
     render::Subject,
@@ -11,7 +16,6 @@ use crate::{
 use jiff::Timestamp;
 use leasehold::{
     Details, Live, OrderError, Runtime, RuntimeConfig, StartError, Unserved,
-    agent::registry::Registry,
     clock::{SystemClock, WallClock as _},
     limits,
     run::{Backoff, Policy, Reason, Rejection, RunId, Snapshot, State},
@@ -44,6 +48,8 @@ pub(crate) struct Local<'a> {
     pub(crate) clock: Arc<SystemClock>,
     /// Agents that cannot run here, and why.
     pub(crate) missing_agents: BTreeMap<String, String>,
+    /// Tools that cannot be called here, and why.
+    pub(crate) missing_tools: BTreeMap<String, String>,
     /// What happens beside the journal.
     pub(crate) live: UnboundedReceiver<Live>,
 }
@@ -98,13 +104,11 @@ impl<'a> Local<'a> {
     /// Opens the store.
     pub(crate) async fn open_unswept(context: &'a Context, needs: Needs) -> Result<Self, Failure> {
         let config = &context.config;
-        let (registry, missing_agents) = match needs {
-            Needs::Store => (Arc::new(Registry::new()), BTreeMap::new()),
-            Needs::Agents => {
-                let executable = setup::executable(config)?;
-                (executable.registry, executable.missing_agents)
-            }
+        let executable = match needs {
+            Needs::Store => Executable::default(),
+            Needs::Agents => setup::executable(config)?,
         };
+        let Executable { registry, missing_agents, missing_tools, .. } = executable;
         let clock =
             Arc::new(SystemClock::new().map_err(|e| Failure::usage(format!("this machine does not tell its boot id: {e}")))?);
         let store = open_store(config, &clock).await?;
@@ -126,7 +130,7 @@ impl<'a> Local<'a> {
             ..RuntimeConfig::new(store, registry, clock.clone())
         })
         .map_err(not_begun)?;
-        Ok(Self { context, runtime, clock, missing_agents, live })
+        Ok(Self { context, runtime, clock, missing_agents, missing_tools, live })
     }
 
     /// Now.

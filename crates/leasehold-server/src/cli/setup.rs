@@ -25,7 +25,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 const DEFAULT_SCRIPT: &str = include_str!("default_script.toml");
 
 /// What this process can execute, and what it cannot.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Executable {
     /// Agents and tools that can run.
     pub(crate) registry: Arc<Registry>,
