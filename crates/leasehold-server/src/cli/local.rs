@@ -5,7 +5,7 @@ use super::{
     Context, Exit, Failure,
     context::env,
     probe::StopAt,
-    setup::{self, Executable},
+    setup::{self, Executable, Use},
 };
 use crate::{
     config::{Config, Origin, StoreAt},
@@ -34,6 +34,8 @@ use tokio::sync::mpsc::{self, UnboundedReceiver};
 pub(crate) enum Needs {
     /// To look and to order.
     Store,
+    /// To order what others execute: what is configured, whatever this process lacks for it. Nothing is called.
+    Declared,
     /// To execute too: agents, tools, models.
     Agents,
 }
@@ -106,7 +108,8 @@ impl<'a> Local<'a> {
         let config = &context.config;
         let executable = match needs {
             Needs::Store => Executable::default(),
-            Needs::Agents => setup::executable(config)?,
+            Needs::Declared => setup::executable(config, Use::Declare)?,
+            Needs::Agents => setup::executable(config, Use::Execute)?,
         };
         let Executable { registry, missing_agents, missing_tools, .. } = executable;
         let clock =
