@@ -336,3 +336,32 @@ async fn runs_that_cannot_be_read_are_shown_and_can_be_ended_and_hide_no_other()
     let again = home.run(&["runs", "redrive", &turn.to_string()]).await;
     assert_eq!(again.code(), 1, "{again}");
 }
+
+#[tokio::test]
+async fn a_held_run_of_a_state_that_nobody_here_knows_is_discarded_once_its_lease_has_ended_and_not_before() {
+    let stage = Stage::new().await;
+    let (home, far) = (&stage.home, FarSide::start().await.expect("a port"));
+    home.ledger(&far, NONE, APPEND_ONCE);
+    far.then([Then::Hold]);
+    let id = home.enqueue().await;
+    let mut worker = home.start(&["worker"], None);
+    far.wait_for(1).await;
+    stage.without_constraints().await;
+    stage.damage("UPDATE runs SET state = 'hibernating' WHERE id = 'RUN'", id).await;
+    let run = id.to_string();
+    let discard = ["runs", "discard", run.as_str(), "--note", "cannot be read"];
+    let held = home.run(&discard).await;
+    assert_eq!((held.code(), held.stderr().contains("holds it: wait until its lease has ended")), (1, true), "{held}");
+    worker.kill();
+    let since = Instant::now();
+    let mut ran = home.run(&discard).await;
+    while ran.code() != 0 {
+        assert!(since.elapsed() < HEARD_WITHIN, "{ran}");
+        ran = home.run(&discard).await;
+    }
+    assert_eq!((home.row(id).await.state, far.arrived().len()), (State::Cancelled, 1));
+    let journal = home.journal(id).await;
+    let unknown = |e: &leasehold::run::Entry| matches!(&e.body, EntryBody::ToolOutcome(o) if o.outcome == Outcome::Unknown);
+    assert!(journal.iter().any(unknown), "what was in flight is on record as that: {journal:?}");
+    holds(home, id).await;
+}

@@ -10,7 +10,7 @@ use crate::{
     limits,
     run::{
         Claimer, Delta, Entry, Event, Grant, Late, LateAnswer, LeaseChange, LeaseId, LeaseTime, NewRun, Now, Policy, Rejection,
-        Right, RunId, Snapshot, State, WriteId, apply, birth,
+        Right, RunId, Snapshot, State, Tick, WriteId, apply, birth,
     },
 };
 use backon::{ExponentialBuilder, Retryable};
@@ -424,17 +424,25 @@ impl Engine {
     }
 
     /// Ends a run whose row does not decode, by events that continue nothing. Not where somebody holds it: a newer version may
-    /// read what this one cannot, and once its lease has ended the sweep settles it.
+    /// read what this one cannot. A lease that has ended by the store's clock is taken away in the same write: where not even the
+    /// state is known, no sweep finds it.
     ///
     /// # Errors
     /// A rejection, held by somebody, not readable enough for that, no answer.
     pub(crate) async fn end_unreadable(&self, id: RunId, events: Vec<Event>, write_id: WriteId) -> Result<Done, CommitError> {
         let row = self.load_to_end(id).await?;
-        if let Some(lease) = &row.lease {
-            let why = format!("run {id} cannot be read here, and {} holds it: wait until its lease has ended", lease.holder);
-            return Err(CommitError::Corrupt(why));
+        let Some(lease) = row.lease.clone() else { return self.commit(&row, events, write_id).await };
+        let right = Right { epoch: row.epoch, lease_id: lease.lease_id };
+        let expire = Event::Clock(Tick::Expire { right, expires_at: lease.expires_at.clone() });
+        let guard = ExpiryGuard { expires_at: lease.expires_at, watched: None };
+        let events = std::iter::once(expire).chain(events).collect();
+        match self.commit_guarded(&row, events, write_id, Some(guard)).await {
+            Err(CommitError::Moved | CommitError::Fenced) => Err(CommitError::Corrupt(format!(
+                "run {id} cannot be read here, and {} holds it: wait until its lease has ended",
+                lease.holder
+            ))),
+            ended => ended,
         }
-        self.commit(&row, events, write_id).await
     }
 
     /// Applies a foreign event to the row as it is: read, apply, write, and again where somebody else was faster. A lost answer
