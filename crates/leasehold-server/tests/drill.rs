@@ -150,3 +150,41 @@ async fn with_a_persons_yes_the_calls_go_to_the_true_endpoint_with_its_headers()
     let keys: BTreeSet<String> = arrived.iter().map(|a| a.header("idempotency-key")).collect();
     assert_eq!(keys.len(), 7, "each of another run");
 }
+
+/// Processes whose command line names this directory.
+fn processes_on(directory: &std::path::Path) -> Vec<u32> {
+    let named = |id: &u32| {
+        let line = std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains(&*directory.to_string_lossy())
+    };
+    let ids = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    ids.filter(named).collect()
+}
+
+fn is_stopped(process: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
+}
+
+#[tokio::test]
+async fn the_workers_of_a_drill_that_is_killed_end_with_it() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("leasehold.toml"), SITE).unwrap();
+    let scenes = directory.path().join("scenes");
+    std::fs::create_dir(&scenes).unwrap();
+    let mut drill = command(directory.path(), &["drill"]);
+    let mut drill = drill.env("TMPDIR", &scenes).stdout(std::process::Stdio::null()).spawn().unwrap();
+    // One of them is stopped, and would neither hear of anything nor end by itself.
+    support::until(|| processes_on(&scenes).into_iter().find(|id| is_stopped(*id))).await;
+    drill.kill().await.unwrap();
+    let since = std::time::Instant::now();
+    let mut left = processes_on(&scenes);
+    while !left.is_empty() && since.elapsed() < std::time::Duration::from_secs(5) {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        left = processes_on(&scenes);
+    }
+    for id in &left {
+        std::process::Command::new("kill").args(["-9", &id.to_string()]).status().unwrap();
+    }
+    assert_eq!(left, Vec::<u32>::new(), "workers outlived their drill");
+}

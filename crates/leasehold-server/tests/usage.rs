@@ -4,7 +4,7 @@
 
 mod support;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use support::{Sandbox, command, kinds, said, text};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -245,4 +245,29 @@ async fn a_run_that_gave_up_names_its_unsettled_write_everywhere() {
     assert!(first.starts_with("Dead: given up") && first.contains("ledger.append may have happened"), "{shown:?}");
     let inbox = sandbox.leasehold(&["inbox"]).await.exits(0);
     assert!(inbox.out.contains("retries exhausted; ledger.append may have happened"), "{inbox:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_only_queues_needs_no_key_of_the_model_no_script_and_no_secret_of_a_tool() {
+    let secret = "headers = { Authorization = { env = \"TEST_LEDGER_TOKEN\" } }";
+    let sandbox = Sandbox::new(secret).await;
+    let config = std::fs::read_to_string(sandbox.path("leasehold.toml")).unwrap();
+    let mut asked = sandbox.command(&["run", "--json", "note hello"]);
+    asked.env("TEST_LEDGER_TOKEN", "t");
+    let id = text(&support::said(asked).await.exits(3).json(), "/id");
+    let digest = text(&sandbox.show(&id).await, "/waiting/turn_digest");
+    std::fs::rename(sandbox.path("script.toml"), sandbox.path("elsewhere.toml")).unwrap();
+    let queued = sandbox.leasehold(&["run", "--queue", "--json", "note hello"]).await.exits(0).json();
+    assert_eq!(text(&queued, "/state"), "queued");
+    let edit = "{\"text\": \"changed\"}";
+    sandbox.leasehold(&["approve", &id, "--digest", &digest, "--arguments", edit, "--no-wait"]).await.exits(0);
+    // The versions of an agent agree, whoever queued its run.
+    let version = |events: Vec<Value>| text(&events[0], "/payload/agent_version");
+    let queued = version(sandbox.events_so_far(&text(&queued, "/id")).await);
+    assert_eq!((queued.is_empty(), queued), (false, version(sandbox.events_so_far(&id).await)));
+    let provider = "provider = \"openai\"\nmodel = \"gpt-4o-mini\"\napi_key_env = \"TEST_MODEL_KEY\"";
+    sandbox.write("leasehold.toml", &config.replace("provider = \"scripted\"\nscript = \"script.toml\"", provider));
+    sandbox.leasehold(&["run", "--queue", "note hello"]).await.exits(0);
+    let refused = sandbox.leasehold(&["run", "note hello"]).await.exits(2);
+    assert!(refused.err.contains("TEST_MODEL_KEY"), "who executes needs it: {refused:?}");
 }

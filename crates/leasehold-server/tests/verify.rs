@@ -3,7 +3,7 @@
 
 #![allow(clippy::expect_used, reason = "helpers of a test fail by panicking")]
 
-use leasehold::run::{Outcome, Reason, RunId, Snapshot, State, Story, Via};
+use leasehold::run::{EntryBody, Outcome, Reason, RunId, Snapshot, State, Story, Via};
 use leasehold_testkit::{
     far_side::{FarSide, Then},
     home::{APPEND_ONCE, Home, Ledger},
@@ -106,4 +106,51 @@ async fn not_landed_is_refused_where_the_far_side_says_that_it_landed_and_taken_
     assert_eq!(taken.code(), 0, "{taken}");
     assert_eq!(scene.taken_over().await.state, State::Completed);
     assert_eq!(scene.arrived().0, 2, "a person said so");
+}
+
+#[tokio::test]
+async fn not_landed_from_a_process_that_cannot_ask_the_far_side_is_taken_and_says_so_everywhere() {
+    for json in [false, true] {
+        let scene = killed("in_doubt", [Then::Answer(404, "none".into())]).await;
+        scene.taken_over().await;
+        let asked = scene.arrived().1;
+        // A process without the secret that the tool needs.
+        let config = std::fs::read_to_string(scene.home.path().join("leasehold.toml")).expect("is there");
+        let secret = "headers = { Authorization = { env = \"LEDGER_TOKEN\" } }\nverify =";
+        scene.home.write("leasehold.toml", &config.replace("verify =", secret));
+        let id = scene.id.to_string();
+        let mut order = vec!["resolve", &id, "--call", "t1c0", "--not-landed", "--note", "not in the book"];
+        order.extend(json.then_some("--json"));
+        let taken = scene.home.run(&order).await;
+        assert_eq!((taken.code(), scene.arrived().1), (0, asked), "{taken}");
+        if json {
+            let verify = &taken.json()["verify"];
+            assert_eq!((&verify["asked"], &verify["answer"]), (&false.into(), &serde_json::Value::Null), "{taken}");
+            assert!(verify["why"].as_str().is_some_and(|why| why.contains("LEDGER_TOKEN")), "{taken}");
+            assert_eq!(taken.json()["state"], "queued", "{taken}");
+        } else {
+            assert!(taken.stdout().contains("was not asked") && taken.stdout().contains("LEDGER_TOKEN"), "{taken}");
+        }
+        let shown = scene.home.run(&["runs", "show", &id]).await.stdout();
+        let said = shown.lines().find(|line| line.contains("says it did not happen")).expect("on the page");
+        assert!(said.contains("without asking the far side") && said.contains("local:"), "{said}");
+        let noted = scene.home.journal(scene.id).await.into_iter().find_map(|entry| match entry.body {
+            EntryBody::Resolved(resolved) => resolved.note,
+            _ => None,
+        });
+        let noted = noted.expect("has a note");
+        assert!(noted.contains("no tool `ledger.append`") && noted.contains("not in the book"), "{noted}");
+    }
+}
+
+#[tokio::test]
+async fn a_tool_that_goes_elsewhere_now_is_not_asked_about_a_write_that_went_where_it_went() {
+    let scene = killed("in_doubt", [Then::Answer(404, "none".into())]).await;
+    scene.taken_over().await;
+    let asked = scene.arrived().1;
+    let config = std::fs::read_to_string(scene.home.path().join("leasehold.toml")).expect("is there");
+    scene.home.write("leasehold.toml", &config.replace("/append", "/elsewhere"));
+    let taken = scene.home.run(&["resolve", &scene.id.to_string(), "--call", "t1c0", "--not-landed"]).await;
+    assert_eq!((taken.code(), scene.arrived().1), (0, asked), "{taken}");
+    assert!(taken.stdout().contains("was not asked") && taken.stdout().contains("/elsewhere"), "{taken}");
 }

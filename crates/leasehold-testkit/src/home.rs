@@ -188,6 +188,20 @@ timeout = "{}"
     /// The command does not start.
     pub fn start_as(&self, mut command: Command, stop_at: Option<&str>) -> Running {
         command.stdout(Stdio::null()).stderr(Stdio::null());
+        self.spawn(command, stop_at)
+    }
+
+    /// The same as [`start`](Self::start), and [`Running::said`] has what it said; it says little, or a pipe is full and it stands.
+    ///
+    /// # Panics
+    /// The command does not start.
+    pub fn start_heard(&self, arguments: &[&str], environment: &[(&str, &str)], stop_at: Option<&str>) -> Running {
+        let mut command = self.command(arguments);
+        command.envs(environment.iter().copied());
+        self.spawn(command, stop_at)
+    }
+
+    fn spawn(&self, mut command: Command, stop_at: Option<&str>) -> Running {
         if let Some(point) = stop_at {
             // A mark of an earlier process would be taken for this one's.
             std::fs::remove_file(self.mark()).ok();
@@ -384,6 +398,32 @@ impl Running {
     /// Waits until it has ended by itself; its exit code.
     pub fn wait(&mut self) -> Option<i32> {
         self.child.wait().ok().and_then(|status| status.code())
+    }
+
+    /// Lets it go on from its point, where it stands at one.
+    ///
+    /// # Panics
+    /// It does not stand there.
+    pub fn go_on(&self) {
+        check("the point", std::fs::remove_file(&self.mark));
+    }
+
+    /// Waits until it has ended by itself; what it said, where it was started with [`Home::start_heard`].
+    ///
+    /// # Panics
+    /// It has not within half a minute.
+    pub async fn said(mut self) -> Ran {
+        use std::io::Read as _;
+        self.ended().await;
+        let status = check("the process", self.child.wait());
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        if let Some(mut pipe) = self.child.stdout.take() {
+            check("its output", pipe.read_to_end(&mut stdout));
+        }
+        if let Some(mut pipe) = self.child.stderr.take() {
+            check("its output", pipe.read_to_end(&mut stderr));
+        }
+        Ran(Output { status, stdout, stderr })
     }
 
     /// Its process id.

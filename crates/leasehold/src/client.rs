@@ -6,7 +6,10 @@
 use crate::{
     agent::{
         arguments::nested_deeper,
-        executor::{Executor, Live, previewed, stored, write::verify},
+        executor::{
+            Executor, Live, previewed, stored,
+            write::{moved, verify},
+        },
         gate::Gate,
         registry::{AgentSpec, Registry},
         tool::{Tool, Verified, VerifyQuery},
@@ -20,7 +23,7 @@ use crate::{
         canonical_hash, lacking,
     },
     store::{
-        Filter, Inserted, Listed, ReadError, RequestKey, Store, Unavailable,
+        Filter, Inserted, Listed, ReadError, RequestKey, Store, StoreRefused, Unavailable,
         engine::{CommitError, Done, Engine},
     },
     worker::{Heartbeat, Probe, Reaper, Segment, SegmentError, Swept},
@@ -145,6 +148,9 @@ pub enum StartError {
     /// No answer: the run may exist.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
+    /// The store would not have it: nothing was started.
+    #[error(transparent)]
+    StoreRefused(#[from] StoreRefused),
     /// The lease ended before it could be used.
     #[error("{0}")]
     Lost(String),
@@ -212,6 +218,39 @@ pub struct Resolution {
     pub by: Principal,
 }
 
+/// What a resolution came to.
+#[derive(Clone, Debug)]
+pub struct Resolved {
+    /// The row now.
+    pub row: Snapshot,
+    /// What came of asking the tool first; none where there was nothing to ask it: it has no verify, the person did not say "not
+    /// landed", or the same was said before.
+    pub asked: Option<Asked>,
+}
+
+/// What came of asking a tool with a verify before "not landed" was taken. In the record it is in the resolution's note.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// The write was not there.
+    Absent,
+    /// It gave no usable answer, and why.
+    Unknown(String),
+    /// This process cannot ask it, and why: the person's word was taken alone.
+    NotAsked(String),
+}
+
+impl Asked {
+    /// Beside the person's own note. What makes their word count for more comes first.
+    fn noted(&self, note: Option<String>) -> String {
+        match (self, note) {
+            (Self::Absent, note) => noted(note, "asked before, and it was absent"),
+            (Self::Unknown(why), note) => noted(note, &format!("asked before, without a usable answer: {why}")),
+            (Self::NotAsked(why), None) => format!("without asking the far side: {why}"),
+            (Self::NotAsked(why), Some(note)) => format!("without asking the far side: {why}; {note}"),
+        }
+    }
+}
+
 /// Why an order was refused.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum OrderError {
@@ -227,6 +266,9 @@ pub enum OrderError {
     /// No answer: it may have been applied. The same order again gets the same answer.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
+    /// The store would not have it: nothing has changed.
+    #[error(transparent)]
+    StoreRefused(#[from] StoreRefused),
     /// The tool itself says that the write landed: "not landed" is refused. Its answer.
     #[error("the far side was asked and says that the write landed: {0}")]
     VerifiedLanded(Value),
@@ -241,6 +283,7 @@ impl From<CommitError> for OrderError {
             CommitError::Rejected(rejection) => Self::Refused(rejection),
             CommitError::Gone => Self::NotFound,
             CommitError::Unavailable(unavailable) => Self::Unavailable(unavailable),
+            CommitError::Refused(refused) => Self::StoreRefused(refused),
             CommitError::Fenced | CommitError::Moved => {
                 Self::Unavailable(Unavailable("the run changed faster than the order could be applied".into()))
             }
@@ -419,6 +462,34 @@ impl Runtime {
         &self.stop
     }
 
+    /// [`stop`](Self::stop), and [waits](Self::late_outcomes_recorded): the last thing to call in a process that executes, after the
+    /// tasks that do have ended. False where an outcome that only this process knows is not on record.
+    pub async fn shutdown(&self) -> bool {
+        self.stop();
+        self.late_outcomes_recorded().await
+    }
+
+    /// Waits until everything that tools of this process answered after their lease was gone is on record, for at most
+    /// [`LATE_OUTCOMES_LEASES`](limits::LATE_OUTCOMES_LEASES); at once where there is nothing. A process that ends before takes
+    /// the answer with it, and its write stays in doubt. False where something is left.
+    pub async fn late_outcomes_recorded(&self) -> bool {
+        let patience = (self.engine.ttl() * limits::LATE_OUTCOMES_LEASES).max(limits::LATE_OUTCOMES_WAIT_MIN);
+        let recorded = async {
+            while !self.engine.late_outcomes_recorded(Duration::from_secs(1)).await {
+                // Nobody else need be there to end the lease that was lost, and before that the answer does not count as late.
+                if let Err(error) = self.sweep(limits::LOCAL_SWEEP_MAX, false).await {
+                    tracing::warn!("the sweep did not reach the store: {error}");
+                }
+            }
+        };
+        tokio::time::timeout(patience, recorded).await.is_ok()
+    }
+
+    /// Something that a tool of this process answered after its lease was gone is not on record yet.
+    pub async fn has_late_outcomes(&self) -> bool {
+        !self.engine.late_outcomes_recorded(Duration::ZERO).await
+    }
+
     fn executor(&self) -> Executor {
         Executor {
             registry: Arc::clone(&self.registry),
@@ -493,15 +564,20 @@ impl Runtime {
         grant: Option<Grant>,
         key: Option<RequestKey>,
         write_id: WriteId,
-    ) -> Result<(Inserted, Done), Unavailable> {
+    ) -> Result<(Inserted, Done), StartError> {
         let patience = self.engine.ttl() / 3;
         let silent = |_| Err(Unavailable("it is silent".into()));
         let first = self.engine.birth(new.clone(), grant.clone(), key.clone(), write_id);
         match tokio::time::timeout(patience, first).await.unwrap_or_else(silent) {
+            Ok((Inserted::Refused(refused), _)) => Err(refused.into()),
             Ok(born) => Ok(born),
             Err(_) => {
                 let again = self.engine.birth(new, grant, key, write_id);
-                tokio::time::timeout(patience, again).await.unwrap_or_else(silent)
+                match tokio::time::timeout(patience, again).await.unwrap_or_else(silent)? {
+                    // What was sent first may yet come to be, or have.
+                    (Inserted::Refused(refused), _) => Err(Unavailable(refused.why).into()),
+                    born => Ok(born),
+                }
             }
         }
     }
@@ -533,6 +609,7 @@ impl Runtime {
             Inserted::Applied(_) => Ok(id),
             Inserted::Existing(run) => Ok(run),
             Inserted::KeyConflict(run) => Err(StartError::KeyConflict(run)),
+            Inserted::Refused(refused) => Err(refused.into()),
         }
     }
 
@@ -793,11 +870,12 @@ impl Runtime {
         Ok(done.row)
     }
 
-    /// Settles a doubt.
+    /// Settles a doubt. "Not landed" of a tool with a verify asks it first, where this process can; where it cannot, that is said
+    /// and kept in the record.
     ///
     /// # Errors
     /// Another doubt stands, too early, not permitted, no such run, no answer.
-    pub async fn resolve(&self, id: RunId, said: Resolution) -> Result<Snapshot, OrderError> {
+    pub async fn resolve(&self, id: RunId, said: Resolution) -> Result<Resolved, OrderError> {
         let row = self.engine.load(id).await?;
         let standing = row.fence.as_ref().filter(|_| row.reason == Some(Reason::WriteInDoubt));
         let fence_epoch = match (said.fence_epoch, standing) {
@@ -812,37 +890,46 @@ impl Runtime {
             }
             return self.resolved_before(row, &said).await;
         };
-        let mut note = said.note;
+        let (mut note, mut asked) = (said.note, None);
         // Not before it can be sure; the core refuses the resolution then anyway.
         if said.outcome == ResolutionKind::NotLanded && fence.verifiable && fence.in_flight_until <= self.engine.now().wall {
-            let asked = self.ask(&row, fence).await?;
-            note = match asked {
-                Some(Verified::Landed(result)) => return Err(OrderError::VerifiedLanded(result)),
-                Some(Verified::Absent) => Some(noted(note, "asked before, and it was absent")),
-                Some(Verified::Unknown(why)) => Some(noted(note, &format!("asked before, without a usable answer: {why}"))),
-                None => note,
+            let answer = match self.ask(&row, fence).await? {
+                Ok(Verified::Landed(result)) => return Err(OrderError::VerifiedLanded(result)),
+                Ok(Verified::Absent) => Asked::Absent,
+                Ok(Verified::Unknown(why)) => Asked::Unknown(why),
+                Err(why) => Asked::NotAsked(why),
             };
+            note = Some(answer.noted(note));
+            asked = Some(answer);
         }
         let order =
             Order::Resolve { call_id: said.call_id, fence_epoch, outcome: said.outcome, result: said.result.map(stored), note };
-        self.order(id, said.by, order).await
+        Ok(Resolved { row: self.order(id, said.by, order).await?, asked })
     }
 
-    /// Asks a verifiable tool about the write in doubt, where this process has it.
-    async fn ask(&self, row: &Snapshot, fence: &crate::run::Fence) -> Result<Option<Verified>, OrderError> {
-        let Some(Tool::Write(write, _)) = self.registry.tool(&fence.tool) else { return Ok(None) };
+    /// Asks a verifiable tool about the write in doubt; or why this process cannot.
+    async fn ask(&self, row: &Snapshot, fence: &crate::run::Fence) -> Result<Result<Verified, String>, OrderError> {
+        let Some(tool) = self.registry.tool(&fence.tool) else {
+            return Ok(Err(format!("this process has no tool `{}`", fence.tool)));
+        };
+        let Tool::Write(write, _) = tool else {
+            return Ok(Err(format!("`{}` is not a write here any more", fence.tool)));
+        };
         if write.verify().is_none() {
-            return Ok(None);
+            return Ok(Err(format!("`{}` cannot be asked here any more", fence.tool)));
         }
         let story = Story::of(&self.engine.journal_of(row, 0).await?);
+        if let Some(why) = moved(story.calls.get(&fence.call_id), tool) {
+            return Ok(Err(why));
+        }
         let arguments = story.calls.get(&fence.call_id).map(|c| c.arguments()).unwrap_or_default();
         let query =
             VerifyQuery { idempotency_key: fence.idempotency_key.clone(), run: row.id.to_string(), fencing_token: row.epoch };
-        Ok(Some(verify(Arc::clone(write), query, arguments).await))
+        Ok(Ok(verify(Arc::clone(write), query, arguments).await))
     }
 
     /// A resolution where nothing is in doubt: the same answer where it was taken, stale where it was not.
-    async fn resolved_before(&self, row: Snapshot, said: &Resolution) -> Result<Snapshot, OrderError> {
+    async fn resolved_before(&self, row: Snapshot, said: &Resolution) -> Result<Resolved, OrderError> {
         let entries = self.engine.journal_of(&row, 0).await?;
         let same = entries.iter().any(|entry| match &entry.body {
             crate::run::EntryBody::Resolved(resolved) => {
@@ -853,7 +940,7 @@ impl Runtime {
             }
             _ => false,
         });
-        if same { Ok(row) } else { Err(Rejection::StaleDoubt.into()) }
+        if same { Ok(Resolved { row, asked: None }) } else { Err(Rejection::StaleDoubt.into()) }
     }
 
     /// A run as it stands. A journal that does not decode is said, and the row is shown all the same.

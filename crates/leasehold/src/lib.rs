@@ -10,7 +10,7 @@
 //! - [`store::sqlite::SqliteStore`]: the durable store, one file. [`store::memory::MemoryStore`]: for tests.
 //! - [`Runtime`]: this process's part in the runs of a store. [`start`](Runtime::start), [`enqueue`](Runtime::enqueue) and
 //!   [`decide`](Runtime::decide); [`work`](Runtime::work) for a worker; [`inbox`](Runtime::inbox) and
-//!   [`resolve`](Runtime::resolve) for what needs a person.
+//!   [`resolve`](Runtime::resolve) for what needs a person; [`shutdown`](Runtime::shutdown) before the process ends.
 //! - [`run`]: the rules, as pure functions: [`run::apply`] over [`run::TABLE`].
 //!
 //! An example from a tool to a completed run is in `README.md`; it is compiled and run with these documents' tests.
@@ -50,8 +50,8 @@ pub mod worker;
 
 pub use agent::executor::Live;
 pub use client::{
-    Decided, Decision, Details, Execution, InboxKind, OrderError, Resolution, Runtime, RuntimeConfig, StartError, StartRun,
-    Unserved,
+    Asked, Decided, Decision, Details, Execution, InboxKind, OrderError, Resolution, Resolved, Runtime, RuntimeConfig,
+    StartError, StartRun, Unserved,
 };
 pub use worker::pool::{PoolConfig, Worked};
 

@@ -44,3 +44,9 @@ pub const WIRE_NAME_BYTES_MAX: usize = 64;
 pub const ROUNDS_DEFAULT: u32 = 20;
 /// Attempts at one model call in place, for a run that a caller waits for.
 pub const MODEL_ATTEMPTS_IN_PLACE: usize = 3;
+/// Leases for which whoever ends a process waits until the store has taken what its tools answered too late: one until the lost
+/// lease has ended on the store's clock too, one in which no sweep ends any (after an outage), one in hand. Beyond: it ends, and says
+/// what is not on record.
+pub const LATE_OUTCOMES_LEASES: u32 = 3;
+/// The same, at least, however short a lease is.
+pub const LATE_OUTCOMES_WAIT_MIN: Duration = Duration::from_secs(10);

@@ -353,7 +353,7 @@ async fn a_doubt_is_settled_by_what_a_person_says_once_and_bound_to_that_doubt()
         assert_eq!(by_machine, Some(OrderError::Refused(Rejection::MachineMayNotRelease)));
         place.clock.advance(Duration::from_secs(31));
         assert_eq!(
-            world.runtime.resolve(id, says(ResolutionKind::NotLanded, Some(1))).await.expect("resolved").state,
+            world.runtime.resolve(id, says(ResolutionKind::NotLanded, Some(1))).await.expect("resolved").row.state,
             State::Queued
         );
         // Sent twice: the same answer; and another word on it is too late.
@@ -401,7 +401,7 @@ async fn landed_continues_with_the_persons_word_and_abandon_ends_the_call_for_go
 
         let recorder = Recorder::default();
         let (world, id) = doubted(&place, &recorder).await;
-        let abandoned = world.runtime.resolve(id, says(ResolutionKind::Abandon, None)).await.expect("resolved");
+        let abandoned = world.runtime.resolve(id, says(ResolutionKind::Abandon, None)).await.expect("resolved").row;
         assert_eq!((abandoned.state, abandoned.reason.expect("failed").as_str()), (State::Failed, "abandoned"));
         world.runtime.redrive(id, World::person(), None).await.expect("redriven");
         assert_eq!(world.claim(id).await.expect("held").state, State::Completed);

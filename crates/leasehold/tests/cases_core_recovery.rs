@@ -357,7 +357,7 @@ async fn a_cancel_aborts_a_model_call_and_a_read_and_waits_for_a_write() {
             note: None,
             by: World::person(),
         };
-        assert_eq!(world.runtime.resolve(id, said).await.expect("resolved").state, State::Cancelled);
+        assert_eq!(world.runtime.resolve(id, said).await.expect("resolved").row.state, State::Cancelled);
         assert_eq!(recorder.count("ledger.append"), 1);
     }
 }

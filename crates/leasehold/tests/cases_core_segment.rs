@@ -552,3 +552,27 @@ async fn renewals_that_fail_for_twice_the_ttl_make_a_doubt_that_the_tools_answer
         assert_eq!(recorder.count("ledger.append"), 1);
     }
 }
+
+#[tokio::test]
+async fn a_shutdown_ends_the_lost_lease_itself_and_then_with_the_outcome_on_record() {
+    for faulty in Faulty::each() {
+        let recorder = Recorder::default();
+        let tool = append(&recorder).tool(Approval::None);
+        let world = faulty.world(APPEND).tool(tool).ttl(Duration::from_secs(2)).build();
+        let id = enqueue(&world).await;
+        let execution = world.runtime.claim(id).await.expect("claimed");
+        faulty.faults.arm(Fault::on(Op::Write, How::Before).on_entry("tool_outcome"));
+        let segment = execution.spawn();
+        faulty.faults.wait_for_hits(1).await;
+        faulty.outlive();
+        assert!(matches!(segment.await.expect("joined"), Err(SegmentError::Lost(_))));
+        faulty.faults.heal();
+        assert!(world.row(id).await.state == State::Running, "nobody else has swept");
+        assert!(world.runtime.has_late_outcomes().await);
+        assert!(world.runtime.shutdown().await, "{}", faulty.place.name);
+        let row = world.row(id).await;
+        assert_eq!((row.state, row.fence), (State::Queued, None), "{}", faulty.place.name);
+        assert!(world.runtime.claim(id).await.is_err(), "nothing new starts");
+        assert_eq!(recorder.count("ledger.append"), 1);
+    }
+}

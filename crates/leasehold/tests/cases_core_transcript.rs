@@ -95,7 +95,7 @@ async fn killed_in_the_second_of_three_calls_the_model_hears_what_a_person_says_
         assert_eq!(other.model.requests().len(), 0, "the model hears nothing before a person does");
         let resolved = other.runtime.resolve(id, resolution(said)).await.expect("resolved");
         if said == ResolutionKind::Abandon {
-            assert_eq!(resolved.state, State::Failed);
+            assert_eq!(resolved.row.state, State::Failed);
             other.runtime.redrive(id, World::person(), None).await.expect("redriven");
         }
         assert_eq!(other.claim(id).await.expect("held").state, State::Completed);

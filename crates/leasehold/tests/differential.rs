@@ -341,6 +341,7 @@ fn word(answer: &Answer) -> &'static str {
         Answer::Fenced => "fenced",
         Answer::Moved => "moved",
         Answer::Gone => "gone",
+        Answer::Refused(_) => "refused",
     }
 }
 

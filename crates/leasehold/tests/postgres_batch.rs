@@ -169,7 +169,7 @@ async fn a_write_that_the_schema_refuses_fails_alone() {
     impossible.lease = LeaseOp::Keep;
     let answers = scene.together(vec![record(&fine, "one"), impossible, record(&too, "two")]).await;
     assert!(applied(&answers[0]) && applied(&answers[2]), "{answers:?}");
-    let why = answers[1].as_ref().unwrap_err();
-    assert!(why.contains("a_reason_of_its_state"), "{why}");
+    let Ok(Answer::Refused(refused)) = &answers[1] else { panic!("it is said that nothing of it is there: {answers:?}") };
+    assert!(refused.lasting && refused.why.contains("a_reason_of_its_state"), "{refused}");
     assert_eq!(scene.row(bad.id).await, bad);
 }

@@ -19,7 +19,7 @@ struct AgentLine<'a> {
 
 /// Lists the agents.
 pub(crate) fn agents(context: &Context) -> Outcome {
-    let executable = setup::executable(&context.config)?;
+    let executable = setup::executable(&context.config, setup::Use::Execute)?;
     let lines: Vec<AgentLine<'_>> = context
         .config
         .agents

@@ -1,7 +1,8 @@
 //! This very program as child processes on a configuration of its own: for commands that show or try what happens when a process
-//! dies. Nothing of the user's own settings and keys reaches a child, and a child does not outlive its parent's interest in it.
+//! dies. Nothing of the user's own settings and keys reaches a child, and a child outlives neither its parent nor its
+//! interest in it.
 
-use super::{Failure, probe::STOP_AT};
+use super::{Exit, Failure, context::env, probe::STOP_AT};
 use crate::terminal;
 use serde_json::Value;
 use std::{
@@ -15,6 +16,23 @@ use tokio::process::{Child, Command};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Between looks at something that another process changes.
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
+
+/// Names the process without which a child has nothing to do.
+const ENDS_WITH: &str = "LEASEHOLD_ENDS_WITH";
+
+/// Where this process was started by [`Children`]: the system kills it when its parent ends, however that ends, and also while this
+/// one is stopped.
+pub(crate) fn end_with_parent() {
+    let Some(parent) = env(ENDS_WITH).and_then(|id| id.parse().ok()) else { return };
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)) {
+        terminal::note(format!("this process may outlive the one that started it: {error}"));
+    }
+    // It may have ended before the system was asked.
+    if rustix::process::getppid().map(|id| id.as_raw_nonzero().get()) != Some(parent) {
+        std::process::exit(i32::from(Exit::Refused.code()));
+    }
+}
 
 /// What a child process said.
 #[derive(Debug)]
@@ -84,6 +102,7 @@ impl Children {
             .arg(&self.config)
             .args(arguments)
             .env("NO_COLOR", "1")
+            .env(ENDS_WITH, std::process::id().to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

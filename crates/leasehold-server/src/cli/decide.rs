@@ -68,7 +68,8 @@ async fn decide(context: &Context, args: DecideArgs, approved: bool, arguments: 
             context.command, args.run
         )));
     }
-    let mut local = Local::open(context, Needs::Agents).await?;
+    let execute_here = !args.no_wait && context.config.execute.value;
+    let mut local = Local::open(context, if execute_here { Needs::Agents } else { Needs::Declared }).await?;
     let id = local.find(&args.run).await?;
     let details = local.details(id).await?;
     let calls = named_calls(&details, &args.calls, approved, args.reason.as_ref(), arguments)?;
@@ -84,7 +85,6 @@ async fn decide(context: &Context, args: DecideArgs, approved: bool, arguments: 
         },
     };
     let rest = calls.is_empty().then_some(approved);
-    let execute_here = !args.no_wait && context.config.execute.value;
     let decision = Decision { digest, rest, reason: args.reason, calls, by: Context::principal(), execute: execute_here };
     let decided = local.runtime.decide(id, decision).await.map_err(order)?;
     go_on(&mut local, &details.row, decided, &mut signals).await?;

@@ -1,7 +1,12 @@
 //! A command on the store of this machine: it takes part like any other process. It begins with one bounded sweep, so that what
 //! a dead process left is settled before anybody looks.
 
-use super::{Context, Exit, Failure, context::env, probe::StopAt, setup};
+use super::{
+    Context, Exit, Failure,
+    context::env,
+    probe::StopAt,
+    setup::{self, Executable, Use},
+};
 use crate::{
     config::{Config, Origin, StoreAt},
     render::Subject,
@@ -11,7 +16,6 @@ use crate::{
 use jiff::Timestamp;
 use leasehold::{
     Details, Live, OrderError, Runtime, RuntimeConfig, StartError, Unserved,
-    agent::registry::Registry,
     clock::{SystemClock, WallClock as _},
     limits,
     run::{Backoff, Policy, Reason, Rejection, RunId, Snapshot, State},
@@ -30,6 +34,8 @@ use tokio::sync::mpsc::{self, UnboundedReceiver};
 pub(crate) enum Needs {
     /// To look and to order.
     Store,
+    /// To order what others execute: what is configured, whatever this process lacks for it. Nothing is called.
+    Declared,
     /// To execute too: agents, tools, models.
     Agents,
 }
@@ -44,6 +50,8 @@ pub(crate) struct Local<'a> {
     pub(crate) clock: Arc<SystemClock>,
     /// Agents that cannot run here, and why.
     pub(crate) missing_agents: BTreeMap<String, String>,
+    /// Tools that cannot be called here, and why.
+    pub(crate) missing_tools: BTreeMap<String, String>,
     /// What happens beside the journal.
     pub(crate) live: UnboundedReceiver<Live>,
 }
@@ -71,7 +79,7 @@ impl<'a> Local<'a> {
     /// Opens the store and sweeps once.
     pub(crate) async fn open(context: &'a Context, needs: Needs) -> Result<Self, Failure> {
         let local = Self::open_unswept(context, needs).await?;
-        let swept = local.runtime.sweep(limits::LOCAL_SWEEP_MAX, false).await.map_err(unavailable)?;
+        let swept = local.runtime.sweep(limits::LOCAL_SWEEP_MAX, false).await.map_err(not_begun)?;
         for (run, state) in &swept.settled {
             terminal::note(format!(
                 "run {run}: its process had ended without a word; it is {} now",
@@ -98,13 +106,12 @@ impl<'a> Local<'a> {
     /// Opens the store.
     pub(crate) async fn open_unswept(context: &'a Context, needs: Needs) -> Result<Self, Failure> {
         let config = &context.config;
-        let (registry, missing_agents) = match needs {
-            Needs::Store => (Arc::new(Registry::new()), BTreeMap::new()),
-            Needs::Agents => {
-                let executable = setup::executable(config)?;
-                (executable.registry, executable.missing_agents)
-            }
+        let executable = match needs {
+            Needs::Store => Executable::default(),
+            Needs::Declared => setup::executable(config, Use::Declare)?,
+            Needs::Agents => setup::executable(config, Use::Execute)?,
         };
+        let Executable { registry, missing_agents, missing_tools, .. } = executable;
         let clock =
             Arc::new(SystemClock::new().map_err(|e| Failure::usage(format!("this machine does not tell its boot id: {e}")))?);
         let store = open_store(config, &clock).await?;
@@ -125,8 +132,8 @@ impl<'a> Local<'a> {
             live: Some(sender),
             ..RuntimeConfig::new(store, registry, clock.clone())
         })
-        .map_err(unavailable)?;
-        Ok(Self { context, runtime, clock, missing_agents, live })
+        .map_err(not_begun)?;
+        Ok(Self { context, runtime, clock, missing_agents, missing_tools, live })
     }
 
     /// Now.
@@ -225,6 +232,11 @@ pub(crate) fn exit_of(row: &Snapshot) -> Exit {
 /// The store did not answer.
 pub(crate) fn unavailable(error: Unavailable) -> Failure {
     Failure::refused(format!("{error}\n  what was asked may or may not have been done: look with `leasehold runs list`"))
+}
+
+/// The store did not answer before what was asked was begun.
+fn not_begun(error: Unavailable) -> Failure {
+    Failure::refused(format!("{error}\n  what was asked was not begun"))
 }
 
 /// An order was not carried out.

@@ -159,6 +159,7 @@ pub(crate) fn main() -> ExitCode {
         Err(error) => return wrong_use(&error),
     };
     context::log();
+    children::end_with_parent();
     let exit = match execute(cli) {
         Ok(exit) => exit,
         Err(Failure::Closed) => Exit::Done,

@@ -2,8 +2,8 @@
 
 use super::{
     Context, Exit, Failure, Outcome,
-    local::{Local, Needs, unavailable},
-    watch::{Heard, Signals},
+    local::{Local, Needs, exit_of, unavailable},
+    watch::{Heard, Late, Signals, late_outcomes},
 };
 use crate::{
     terminal::{self, Screen},
@@ -16,7 +16,7 @@ use leasehold::{
     worker::pool::{PoolConfig, Worked},
 };
 use serde::Serialize;
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 /// How long running segments may go on after the request to end.
 const GRACE: Duration = Duration::from_secs(90);
@@ -59,24 +59,18 @@ pub(crate) async fn worker(context: &Context, args: WorkerArgs, mut signals: Sig
         only,
         ..PoolConfig::default()
     };
-    let runtime = local.runtime.clone();
-    let work = tokio::spawn(async move { runtime.work(config).await });
-    tokio::pin!(work);
-    let mut asked = false;
-    let worked = loop {
-        tokio::select! {
-            worked = &mut work => break worked.map_err(|e| Failure::refused(format!("the worker broke: {e}")))?,
-            heard = signals.next() => {
-                if asked && heard == Heard::Interrupt {
-                    terminal::note("left: whatever was in flight is settled by the sweep");
-                    std::process::exit(i32::from(Exit::Refused.code()));
-                }
-                asked = true;
-                terminal::note("ending: what is in flight finishes, the rest is handed back; Ctrl-C again leaves at once");
-                local.runtime.stop();
-            }
+    let mut stopping = false;
+    let mut worked = Worked::default();
+    loop {
+        let more = work(&local, config.clone(), &mut signals, &mut stopping).await?;
+        let lost = more.executed.iter().any(|(_, ended)| ended.is_err());
+        worked = Worked { executed: [worked.executed, more.executed].concat(), ..more };
+        let recorded = late_outcomes(&local.runtime, &mut signals).await == Late::Recorded;
+        // What came into the record late, before the last look at the queue or since, may have put its run back there.
+        if !drain || stopping || !(lost || recorded) {
+            break;
         }
-    };
+    }
     worked_words(&worked);
     if let Some(run) = worked.shared {
         return Err(local.shared(run));
@@ -84,10 +78,49 @@ pub(crate) async fn worker(context: &Context, args: WorkerArgs, mut signals: Sig
     if drain && only.is_none() {
         of_other_agents(&local).await;
     }
+    if let Some(why) = worked.failed.as_ref().filter(|_| drain) {
+        return Err(Failure::refused(format!("not everything that is due was executed: {why}")));
+    }
     match only {
         Some(run) if !worked.executed.iter().any(|(id, _)| *id == run) => Err(not_executed(&local, &worked, run).await?),
-        _ => Ok(Exit::Done),
+        _ => lost(&local, &worked).await,
     }
+}
+
+/// Works once, until nothing is due or a signal ends it.
+async fn work(local: &Local<'_>, config: PoolConfig, signals: &mut Signals, stopping: &mut bool) -> Result<Worked, Failure> {
+    let runtime = local.runtime.clone();
+    let work = tokio::spawn(async move { runtime.work(config).await });
+    tokio::pin!(work);
+    loop {
+        tokio::select! {
+            worked = &mut work => return worked.map_err(|e| Failure::refused(format!("the worker broke: {e}"))),
+            heard = signals.next() => {
+                if *stopping && heard == Heard::Interrupt {
+                    terminal::note("left: whatever was in flight is settled by the sweep");
+                    std::process::exit(i32::from(Exit::Refused.code()));
+                }
+                *stopping = true;
+                terminal::note("ending: what is in flight finishes, the rest is handed back; Ctrl-C again leaves at once");
+                local.runtime.stop();
+            }
+        }
+    }
+}
+
+/// Says how the runs stand whose right was lost in the middle, and ends as the worst of them.
+async fn lost(local: &Local<'_>, worked: &Worked) -> Outcome {
+    let last: HashMap<RunId, bool> = worked.executed.iter().map(|(run, ended)| (*run, ended.is_ok())).collect();
+    let mut worst = Exit::Done;
+    for (run, _) in last.into_iter().filter(|(_, ended)| !ended) {
+        let row = local.row(run).await?;
+        terminal::note(format!("run {run}: it is {} now", words(row.state)));
+        worst = match (worst, exit_of(&row)) {
+            (Exit::Done, exit) | (exit @ Exit::Waits, _) | (Exit::Refused, exit @ Exit::Waits) => exit,
+            (worst, _) => worst,
+        };
+    }
+    Ok(worst)
 }
 
 fn words(state: State) -> String {

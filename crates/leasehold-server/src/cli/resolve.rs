@@ -3,12 +3,17 @@
 use super::{
     Context, Exit, Failure, Outcome,
     local::{Local, Needs, order},
-    runs::ordered,
+};
+use crate::{
+    render::sentence,
+    terminal::{self, Look, Screen},
+    wire,
 };
 use leasehold::{
-    Resolution,
+    Asked, Resolution,
     run::{CallId, ResolutionKind},
 };
+use serde::Serialize;
 use serde_json::Value;
 
 /// Options of `resolve`.
@@ -56,9 +61,61 @@ pub(crate) async fn resolve(context: &Context, args: ResolveArgs) -> Outcome {
         note: args.note,
         by: Context::principal(),
     };
-    let row = local.runtime.resolve(id, said).await.map_err(order)?;
-    ordered(&local, &row).await?;
+    let tool = local.runtime.store().load(id).await.ok().flatten().and_then(|row| row.fence).map(|fence| fence.tool);
+    let resolved = local.runtime.resolve(id, said).await.map_err(order)?;
+    let missing = tool.and_then(|tool| local.missing_tools.get(&tool));
+    let verify = resolved.asked.map(|asked| match asked {
+        Asked::Absent => Verify { asked: true, answer: Some("absent"), why: None },
+        Asked::Unknown(why) => Verify { asked: true, answer: Some("unknown"), why: Some(why) },
+        Asked::NotAsked(why) => {
+            let why = missing.map_or_else(|| why.clone(), |more| format!("{why} ({more})"));
+            Verify { asked: false, answer: None, why: Some(why) }
+        }
+    });
+    let details = local.details(resolved.row.id).await?;
+    if context.json {
+        terminal::print_json(&Answer { run: wire::Run::new(&local.subject(&details)), verify })?;
+    } else {
+        let mut screen = Screen::stdout();
+        let (look, text) = sentence(&local.subject(&details));
+        screen.styled(look, text);
+        if let Some(verify) = verify {
+            let (look, text) = verify.words();
+            screen.styled(look, text);
+        }
+        screen.print()?;
+    }
+    local.warn_unserved(&details.row).await?;
     Ok(Exit::Done)
+}
+
+/// The run, and what came of asking the far side before a person's "not landed" was taken.
+#[derive(Debug, Serialize)]
+struct Answer {
+    #[serde(flatten)]
+    run: wire::Run,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verify: Option<Verify>,
+}
+
+#[derive(Debug, Serialize)]
+struct Verify {
+    asked: bool,
+    answer: Option<&'static str>,
+    why: Option<String>,
+}
+
+impl Verify {
+    fn words(&self) -> (Look, String) {
+        let why = self.why.as_deref().unwrap_or_default();
+        match (self.asked, self.answer) {
+            (false, _) => {
+                (Look::Warn, format!("The far side was not asked: {why}. Your word alone counts, and the record says so."))
+            }
+            (true, Some("absent")) => (Look::Plain, "The far side was asked before: it does not have it.".into()),
+            (true, _) => (Look::Warn, format!("The far side was asked before, and gave no usable answer: {why}")),
+        }
+    }
 }
 
 /// JSON, or the content of a file where it begins with `@`.

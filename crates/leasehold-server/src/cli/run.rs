@@ -64,26 +64,26 @@ pub(crate) async fn run(context: &Context, args: RunArgs) -> Outcome {
     if args.unrecorded {
         return unrecorded(context, new).await;
     }
-    let mut local = Local::open(context, Needs::Agents).await?;
+    let execute_here = context.config.execute.value;
+    let queue = args.queue || !execute_here;
+    let mut local = Local::open(context, if queue { Needs::Declared } else { Needs::Agents }).await?;
     if let Some(why) = local.missing_agents.get(&agent.name) {
         return Err(Failure::usage(format!("agent `{}` cannot run here: {why}", agent.name)));
     }
     setup::announce(&context.config, &agent.model);
-    let mut queued_by_server = false;
-    if !args.queue && !context.config.execute.value {
+    if !args.queue && !execute_here {
         terminal::note("[server] execute = false: the run is queued for a worker");
-        queued_by_server = true;
     }
-    if args.queue || queued_by_server {
+    if queue {
         let id = local.runtime.enqueue(new, args.key).await.map_err(start)?;
         return queued(&local, id).await;
     }
     let mut signals = Signals::listen()?;
     let execution = match local.runtime.start(new.clone()).await {
         Ok(execution) => execution,
-        Err(StartError::Unavailable(why)) => {
+        Err(error @ (StartError::Unavailable(_) | StartError::StoreRefused(_))) => {
             // The answer may still be wanted; what needs a record is refused there before it happens.
-            terminal::note(format!("the store took no run: {why}"));
+            terminal::note(format!("the store took no run: {error}"));
             return unrecorded(context, new).await;
         }
         Err(error) => return Err(start(error)),
@@ -179,7 +179,7 @@ fn answer(output: &str) -> Result<(), Failure> {
 }
 
 async fn unrecorded(context: &Context, new: StartRun) -> Outcome {
-    let executable = setup::executable(&context.config)?;
+    let executable = setup::executable(&context.config, setup::Use::Execute)?;
     if let Some(why) = executable.missing_agents.get(&new.agent) {
         return Err(Failure::usage(format!("agent `{}` cannot run here: {why}", new.agent)));
     }

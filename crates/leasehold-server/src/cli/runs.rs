@@ -212,7 +212,7 @@ async fn cancel(context: &Context, args: OrderArgs) -> Outcome {
 }
 
 async fn redrive(context: &Context, args: OrderArgs) -> Outcome {
-    let local = Local::open(context, Needs::Agents).await?;
+    let local = Local::open(context, Needs::Declared).await?;
     let id = local.find(&args.run).await?;
     let row = local.runtime.redrive(id, Context::principal(), args.note).await.map_err(order)?;
     ordered(&local, &row).await?;

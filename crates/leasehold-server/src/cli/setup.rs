@@ -25,7 +25,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 const DEFAULT_SCRIPT: &str = include_str!("default_script.toml");
 
 /// What this process can execute, and what it cannot.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Executable {
     /// Agents and tools that can run.
     pub(crate) registry: Arc<Registry>,
@@ -37,11 +37,20 @@ pub(crate) struct Executable {
     pub(crate) models: BTreeMap<String, Result<String, String>>,
 }
 
+/// What the configured agents and tools are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// To be executed by this process.
+    Execute,
+    /// To be known by name, schema and version: a secret or a script that only who executes needs may be missing, and nothing is called.
+    Declare,
+}
+
 /// Sets up what can be set up.
 ///
 /// # Errors
 /// A configuration that is wrong wherever it is used; what only this process lacks is no error.
-pub(crate) fn executable(config: &Config) -> Result<Executable, ConfigError> {
+pub(crate) fn executable(config: &Config, to: Use) -> Result<Executable, ConfigError> {
     let mut registry = Registry::new();
     let mut missing_tools = BTreeMap::new();
     for http in &config.http {
@@ -52,7 +61,11 @@ pub(crate) fn executable(config: &Config) -> Result<Executable, ConfigError> {
             ConfigError::new(http.places.get(head).unwrap_or(&http.place), format!("tool `{name}`: `{key}`: {why}"))
         };
         HttpTool::build_with_env(http.tool.clone(), |_| Some("x".into())).map_err(|e| wrong(&e.key, e.why))?;
-        match HttpTool::build(http.tool.clone()) {
+        let build = match to {
+            Use::Execute => HttpTool::build(http.tool.clone()),
+            Use::Declare => HttpTool::build_with_env(http.tool.clone(), |_| Some("x".into())),
+        };
+        match build {
             Ok(tool) => {
                 let schema = http.places.get("parameters").unwrap_or(&http.place);
                 registry.add_tool(tool).map_err(|e| {
@@ -71,7 +84,7 @@ pub(crate) fn executable(config: &Config) -> Result<Executable, ConfigError> {
     let mut models = BTreeMap::new();
     let mut built: BTreeMap<&str, Arc<dyn AgentModel>> = BTreeMap::new();
     for model in &config.models {
-        match build(model) {
+        match build(model, to) {
             Ok(ready) => {
                 models.insert(model.name.clone(), Ok(ready.name().to_owned()));
                 built.insert(&model.name, ready);
@@ -114,8 +127,11 @@ pub(crate) fn offers(pattern: &str, name: &str) -> bool {
     pattern.strip_suffix('*').map_or(pattern == name, |prefix| name.starts_with(prefix))
 }
 
-fn build(model: &Model) -> Result<Arc<dyn AgentModel>, String> {
+fn build(model: &Model, to: Use) -> Result<Arc<dyn AgentModel>, String> {
     match &model.kind {
+        ModelKind::Scripted { .. } if to == Use::Declare => {
+            ScriptedModel::from_toml(&model.name, DEFAULT_SCRIPT).map(|m| Arc::new(m) as _).map_err(|e| e.to_string())
+        }
         ModelKind::Scripted { script: None } => {
             ScriptedModel::from_toml(&model.name, DEFAULT_SCRIPT).map(|m| Arc::new(m) as _).map_err(|e| e.to_string())
         }
@@ -130,6 +146,7 @@ fn build(model: &Model) -> Result<Arc<dyn AgentModel>, String> {
         ModelKind::Provider { provider, model: id, base_url, api_key_env, timeout, stream } => {
             let api_key = match api_key_env {
                 None => None,
+                Some(_) if to == Use::Declare => Some("none".to_owned()),
                 Some(variable) => Some(env(variable).filter(|key| !key.trim().is_empty()).ok_or_else(|| {
                     format!("{}: model `{}`: the environment variable {variable} is not set", model.origin, model.name)
                 })?),

@@ -33,7 +33,7 @@ struct ToolLine {
 
 /// Lists the tools.
 pub(crate) fn tools(context: &Context, args: &ToolsArgs) -> Outcome {
-    let executable = setup::executable(&context.config)?;
+    let executable = setup::executable(&context.config, setup::Use::Execute)?;
     let offered_to = |name: &str| -> Vec<String> {
         let offered = |tools: &[String]| tools.iter().any(|pattern| setup::offers(pattern, name));
         context.config.agents.iter().filter(|agent| offered(&agent.tools)).map(|agent| agent.name.clone()).collect()

@@ -2,6 +2,8 @@
 //! slows the run nor is needed for it.
 //!
 //! The first Ctrl-C requests a cancel and waits for what is in flight; the second leaves at once, and the sweep settles the run.
+//!
+//! A process that lost its lease while a tool ran knows an outcome that nobody else knows: it does not end before the store has it.
 
 use super::{
     Exit, Failure,
@@ -90,6 +92,42 @@ pub(crate) enum Heard {
     Terminate,
 }
 
+/// What became of answers that came after their lease was gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Late {
+    /// There were none.
+    None,
+    /// They are on record, and may have changed their runs.
+    Recorded,
+    /// They are not: the store did not take them in time, or somebody did not want to wait.
+    Lost,
+}
+
+/// Waits, bounded, until what this process alone knows is on record; Ctrl-C leaves at once.
+pub(crate) async fn late_outcomes(runtime: &Runtime, signals: &mut Signals) -> Late {
+    if !runtime.has_late_outcomes().await {
+        return Late::None;
+    }
+    terminal::note(
+        "the lease was gone before the answer of a tool could be recorded; it is offered to the store now; Ctrl-C leaves",
+    );
+    let recorded = runtime.late_outcomes_recorded();
+    tokio::pin!(recorded);
+    loop {
+        tokio::select! {
+            recorded = &mut recorded => return if recorded { Late::Recorded } else { said_lost() },
+            heard = signals.next() => if heard == Heard::Interrupt { return said_lost() },
+        }
+    }
+}
+
+fn said_lost() -> Late {
+    terminal::note(
+        "the answer of a tool is not on record, and this process takes it along: the log has its key; look at the far side for it",
+    );
+    Late::Lost
+}
+
 /// Executes until the run settles, waits or is somebody else's. Shows the journal from entry number `next` on.
 pub(crate) async fn execute(
     local: &mut Local<'_>,
@@ -111,6 +149,9 @@ pub(crate) async fn execute(
                     Ok(Ok(_)) => {}
                     Ok(Err(error)) => steps.say(&format!("this process stops executing run {run}: {error}")),
                     Err(error) => return Err(Failure::refused(format!("run {run}: its segment broke ({error}); the sweep settles it"))),
+                }
+                if late_outcomes(&runtime, signals).await == Late::Recorded {
+                    show(&runtime, run, &mut next, &steps).await;
                 }
                 return Ok(());
             }

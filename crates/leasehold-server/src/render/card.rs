@@ -17,6 +17,11 @@ fn open_calls<'a>(subject: &Subject<'a>) -> Vec<(CardCall, &'a OpenCall)> {
     suspended.card.calls.iter().filter_map(|card| Some((as_decided(card, subject.entries), open(card)?))).collect()
 }
 
+/// The run waits, and the row or the journal does not say for what.
+pub(super) fn cannot_be_shown(subject: &Subject<'_>) -> bool {
+    subject.row.state.is_waiting() && open_calls(subject).is_empty()
+}
+
 /// The digest that a decision has to name.
 fn digest(subject: &Subject<'_>) -> Option<String> {
     let turn = subject.row.turn.as_ref()?;
@@ -75,8 +80,13 @@ pub(crate) fn card(screen: &mut Screen, subject: &Subject<'_>, only: Option<&Cal
 
 /// The commands that decide.
 pub(crate) fn how_to_decide(screen: &mut Screen, subject: &Subject<'_>) {
-    let Some(digest) = digest(subject) else { return };
     let (command, id) = (subject.command, subject.row.id);
+    if cannot_be_shown(subject) {
+        // Nobody is told how to release what nobody can see.
+        screen.command(format!("  to end it:       {command} runs cancel {id}"));
+        return;
+    }
+    let Some(digest) = digest(subject) else { return };
     screen.styled(Look::Faint, "  to decide about exactly this:");
     screen.command(format!("    {command} approve {id} --digest {digest}"));
     screen.command(format!("    {command} deny {id} --digest {digest} --reason \"..\""));

@@ -349,6 +349,36 @@ fn no_argument_preview_or_task_can_draw_a_prompt() {
 }
 
 #[test]
+fn what_a_run_waits_for_and_cannot_be_read_is_said_and_can_only_be_ended() {
+    let (row, entries) = waiting_run(json!({ "text": "hello" }), None);
+    let without_turn = Snapshot { turn: None, ..row.clone() };
+    let without_card = entries[..2].to_vec();
+    for state in [State::WaitingForApproval, State::WaitingForInput] {
+        for (row, entries) in [(&without_turn, &entries), (&row, &without_card), (&without_turn, &Vec::new())] {
+            let text = shown(&Snapshot { state, ..row.clone() }, entries, 10);
+            let first = text.lines().next().unwrap();
+            assert!(first.starts_with("Waits for a person, and what it waits for cannot be read"), "{text}");
+            assert!(text.contains("leasehold runs cancel 01234567") && !text.contains("leasehold approve"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_run_that_its_living_process_gave_up_does_not_say_that_the_process_ended() {
+    let given_up = |holder: Option<&str>| {
+        let body = EntryBody::DeadLettered(body::DeadLettered { reason: Reason::Abandoned, detail: "unknown".into() });
+        let mut entries = entries(vec![(1, body)]);
+        entries[0].holder = holder.map(Into::into);
+        first_line(&row(State::Dead, Some(Reason::Abandoned)), &entries)
+    };
+    assert_eq!(
+        given_up(Some("interactive:web-01:4711")),
+        "Dead: its process gave it up, and nobody else goes on with it (unknown)."
+    );
+    assert_eq!(given_up(None), "Dead: its process lost it or ended, and nobody waits for it any more (unknown).");
+}
+
+#[test]
 fn each_state_has_its_sentence() {
     let (mut queued, entries) = doubtful_run();
     (queued.state, queued.reason, queued.fence) = (State::Queued, None, None);

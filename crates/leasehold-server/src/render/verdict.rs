@@ -25,7 +25,10 @@ pub(crate) fn sentence(subject: &Subject<'_>) -> (Look, String) {
             (Look::Warn, format!("Being cancelled: {what}; nothing new starts."))
         }
         State::WaitingForApproval => (Look::Warn, waiting(subject)),
-        State::WaitingForInput => (Look::Warn, "Waits for a person: values are asked for.".into()),
+        State::WaitingForInput if !super::card::cannot_be_shown(subject) => {
+            (Look::Warn, "Waits for a person: values are asked for.".into())
+        }
+        State::WaitingForInput => (Look::Warn, waiting(subject)),
         State::Completed if row.duplicates + row.contradictions > 0 => (Look::Warn, completed(subject)),
         State::Completed => (Look::Good, completed(subject)),
         State::Failed => (Look::Bad, failed(subject)),
@@ -56,6 +59,10 @@ fn waiting(subject: &Subject<'_>) -> String {
         .filter(|call| call.is_undecided())
         .map(|call| call.tool.as_str())
         .collect();
+    if super::card::cannot_be_shown(subject) {
+        return "Waits for a person, and what it waits for cannot be read: nobody can decide about it; a cancel ends it."
+            .into();
+    }
     if crate::wire::standing_card(subject.row, subject.entries).is_some_and(|s| s.card.kind == WaitKind::Input) {
         return "Waits for a person: values are asked for.".into();
     }
@@ -166,6 +173,16 @@ fn with_detail(words: &str, detail: &str, more: &str) -> String {
     if detail.is_empty() { format!("{words}{more}.") } else { format!("{words}{more} ({}).", detail.trim_end_matches('.')) }
 }
 
+/// Why nobody goes on with a run that was executed for its caller.
+fn abandoned(subject: &Subject<'_>) -> &'static str {
+    let given_up = subject.entries.iter().rev().find(|entry| matches!(entry.body, EntryBody::DeadLettered(_)));
+    match given_up {
+        // The holder's own word: it lived when it gave the run up.
+        Some(entry) if entry.holder.is_some() => "Dead: its process gave it up, and nobody else goes on with it",
+        _ => "Dead: its process lost it or ended, and nobody waits for it any more",
+    }
+}
+
 fn dead(subject: &Subject<'_>) -> (Look, String) {
     let row = subject.row;
     let unknown = unknown_writes(subject);
@@ -182,9 +199,7 @@ fn dead(subject: &Subject<'_>) -> (Look, String) {
             let requeues = many(row.requeues, "requeue");
             with_detail(&format!("Dead: given up after {requeues}"), &detail(subject), &unknown)
         }
-        Some(Reason::Abandoned) => {
-            with_detail("Dead: its process ended and nobody waits for it any more", &detail(subject), &unknown)
-        }
+        Some(Reason::Abandoned) => with_detail(abandoned(subject), &detail(subject), &unknown),
         Some(Reason::Unreadable) => with_detail("Dead: its record cannot be read", &detail(subject), &unknown),
         Some(Reason::DecisionExpired) => with_detail("Dead: nobody decided in time", "", &unknown),
         Some(Reason::Restored) => with_detail("Dead: it was under way when the store was restored from a backup", "", &unknown),

@@ -3,11 +3,12 @@
 
 #![allow(clippy::expect_used, reason = "helpers of a test fail by panicking")]
 
-use leasehold::run::{Outcome, Reason, RunId, Snapshot, State, Story};
+use leasehold::run::{Claimer, Outcome, Reason, RunId, Snapshot, State, Story, Via};
 use leasehold_testkit::{
     far_side::{Arrived, FarSide, Then},
-    home::{APPEND_ONCE, Home, Ledger},
+    home::{APPEND_ONCE, Home, Ledger, Ran, Running},
 };
+use std::time::Duration;
 
 const EFFECTS: [&str; 2] = ["idempotent_write", "non_idempotent_write"];
 
@@ -233,4 +234,112 @@ async fn an_interactive_run_that_is_killed_in_its_tool_is_abandoned_with_the_wri
         assert_eq!(scene.far.arrived().len(), 1);
         assert!(scene.show().await.contains("ledger.append"));
     }
+}
+
+/// So that a process which is to be stopped writes nothing but renewals.
+const ONLY_RENEWS: [(&str, &str); 1] = [("LEASEHOLD_LEASE_SWEEP_INTERVAL", "1h")];
+
+/// SIGSTOP, at a moment in which the process does not hold an embedded store's file: right after it has renewed its lease.
+async fn stopped(home: &Home, id: RunId, process: &Running) {
+    let store = home.store().await;
+    for _ in 0..20 {
+        let end = home.row(id).await.lease.expect("held").expires_at;
+        home.until(id, "renewed", |row| row.lease.as_ref().is_some_and(|lease| lease.expires_at != end)).await;
+        process.signal("STOP");
+        if store.announce("a test", Duration::from_secs(1), &Claimer::default()).await.is_ok() {
+            return;
+        }
+        process.signal("CONT");
+    }
+    panic!("it could not be stopped without holding the store's file");
+}
+
+/// How a process that executes is started.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum By {
+    Approve,
+    Run,
+    Worker,
+}
+
+/// A process that sleeps through the end of its lease, between the answer of its write and the record of it, and wakes when another
+/// process has put the write in doubt. What it said at its end, and the row then.
+async fn slept(by: By) -> (Ran, Snapshot) {
+    let far = FarSide::start().await.expect("a port");
+    let home = crate::home().await;
+    let approval = if by == By::Approve { "required" } else { "none" };
+    home.ledger(&far, Ledger { effect: "non_idempotent_write", approval, timeout: "4s" }, APPEND_ONCE);
+    let queued = if by == By::Run { None } else { Some(home.enqueue().await) };
+    let (named, digest);
+    let arguments = match (by, queued) {
+        (By::Approve, Some(id)) => {
+            assert_eq!(home.run(&["worker", "--once"]).await.code(), 0);
+            named = id.to_string();
+            digest = home.row(id).await.turn.and_then(|turn| turn.digest).expect("waits for something");
+            vec!["approve", named.as_str(), "--digest", digest.as_str(), "--json"]
+        }
+        (By::Run, _) => vec!["run", "--agent", "a", "--json", "append a line"],
+        _ => vec!["worker", "--once"],
+    };
+    let mut sleeper = home.start_heard(&arguments, &ONLY_RENEWS, Some("after_return"));
+    sleeper.stopped().await;
+    let id: RunId = far.arrived()[0].header("leasehold-run").parse().expect("a run id");
+    stopped(&home, id, &sleeper).await;
+    while home.row(id).await.state.is_held() {
+        assert_eq!(home.run(&["reap"]).await.code(), 0);
+    }
+    assert_eq!(home.row(id).await.reason, Some(Reason::WriteInDoubt));
+    sleeper.signal("CONT");
+    sleeper.go_on();
+    let ran = sleeper.said().await;
+    let row = home.row(id).await;
+    assert_eq!(row.fence, None, "{by:?}: what the process knew is on record before it ends: {ran}");
+    let known = Story::of(&home.journal(id).await).calls.into_values().next().and_then(|call| call.outcome).expect("known");
+    assert_eq!((known.outcome, known.via), (Outcome::Done, Via::LateOutcome), "{ran}");
+    assert_eq!(far.arrived().len(), 1);
+    (ran, row)
+}
+
+#[tokio::test]
+async fn an_approve_that_lost_its_lease_in_the_tool_does_not_end_before_the_outcome_is_on_record() {
+    let (ran, row) = slept(By::Approve).await;
+    assert_eq!((row.state, ran.code()), (State::Queued, 0), "{ran}");
+    assert_eq!(ran.json()["state"], "queued", "the run as it is now: {ran}");
+}
+
+#[tokio::test]
+async fn a_run_that_lost_its_lease_in_the_tool_does_not_end_before_the_outcome_is_on_record() {
+    let (ran, row) = slept(By::Run).await;
+    // Nobody but its caller was to go on with it: it is given up, and no doubt is left.
+    assert_eq!((row.state, row.reason, ran.code()), (State::Dead, Some(Reason::Abandoned), 1), "{ran}");
+    assert_eq!(ran.json()["reason"], "abandoned", "the run as it is now: {ran}");
+}
+
+#[tokio::test]
+async fn a_worker_that_drains_and_lost_its_lease_in_the_tool_records_the_outcome_and_goes_on_with_the_run() {
+    let (ran, row) = slept(By::Worker).await;
+    assert_eq!((row.state, ran.code()), (State::Completed, 0), "{ran}");
+}
+
+#[tokio::test]
+async fn a_worker_that_is_asked_to_end_and_lost_its_lease_in_the_tool_ends_with_the_outcome_on_record() {
+    let far = FarSide::start().await.expect("a port");
+    let home = crate::home().await;
+    home.ledger(&far, Ledger { effect: "non_idempotent_write", approval: "none", timeout: "4s" }, APPEND_ONCE);
+    let id = home.enqueue().await;
+    let mut worker = home.start_heard(&["worker"], &ONLY_RENEWS, Some("after_return"));
+    worker.stopped().await;
+    stopped(&home, id, &worker).await;
+    while home.row(id).await.state.is_held() {
+        assert_eq!(home.run(&["reap"]).await.code(), 0);
+    }
+    // The request to end waits for it when it wakes.
+    worker.signal("TERM");
+    worker.signal("CONT");
+    worker.go_on();
+    let ran = worker.said().await;
+    let row = home.row(id).await;
+    assert_eq!((&row.fence, ran.code()), (&None, 0), "{ran}");
+    // It may have claimed the run again before it heard the request to end.
+    assert!(matches!(row.state, State::Queued | State::Completed), "{} {ran}", row.state);
 }

@@ -438,3 +438,32 @@ async fn what_landed_against_the_record_is_in_the_inbox_and_in_the_first_line_of
     let said = "but of ledger.append t1c0, recorded as not applied, its own process says that it happened";
     assert!(shown.lines().next().is_some_and(|first| first.contains(said)), "{shown}");
 }
+
+#[tokio::test]
+async fn a_held_run_of_a_state_that_nobody_here_knows_is_discarded_once_its_lease_has_ended_and_not_before() {
+    let stage = Stage::new().await;
+    let (home, far) = (&stage.home, FarSide::start().await.expect("a port"));
+    home.ledger(&far, NONE, APPEND_ONCE);
+    far.then([Then::Hold]);
+    let id = home.enqueue().await;
+    let mut worker = home.start(&["worker"], None);
+    far.wait_for(1).await;
+    stage.without_constraints().await;
+    stage.damage("UPDATE runs SET state = 'hibernating' WHERE id = 'RUN'", id).await;
+    let run = id.to_string();
+    let discard = ["runs", "discard", run.as_str(), "--note", "cannot be read"];
+    let held = home.run(&discard).await;
+    assert_eq!((held.code(), held.stderr().contains("holds it: wait until its lease has ended")), (1, true), "{held}");
+    worker.kill();
+    let since = Instant::now();
+    let mut ran = home.run(&discard).await;
+    while ran.code() != 0 {
+        assert!(since.elapsed() < HEARD_WITHIN, "{ran}");
+        ran = home.run(&discard).await;
+    }
+    assert_eq!((home.row(id).await.state, far.arrived().len()), (State::Cancelled, 1));
+    let journal = home.journal(id).await;
+    let unknown = |e: &leasehold::run::Entry| matches!(&e.body, EntryBody::ToolOutcome(o) if o.outcome == Outcome::Unknown);
+    assert!(journal.iter().any(unknown), "what was in flight is on record as that: {journal:?}");
+    holds(home, id).await;
+}

@@ -151,6 +151,17 @@ parameters = {{ type = "object", properties = {{ text = {{ type = "string" }} }}
             assert!(since.elapsed() < PATIENCE, "{run}");
         }
     }
+    /// The events of a run that has not settled.
+    pub(crate) async fn events_so_far(&self, id: &str) -> Vec<Value> {
+        let store = rusqlite::Connection::open(self.path("runs.db")).unwrap();
+        let mut all = store.prepare("SELECT kind, payload FROM journal WHERE run_id = ? ORDER BY sequence").unwrap();
+        let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, Vec<u8>>(1)?));
+        let event = |(kind, payload): (String, Vec<u8>)| {
+            let payload: Value = serde_json::from_slice(&payload[1..]).unwrap();
+            serde_json::json!({ "kind": kind, "payload": payload })
+        };
+        all.query_map([id], read).unwrap().map(|row| event(row.unwrap())).collect()
+    }
     pub(crate) async fn events(&self, id: &str) -> Vec<Value> {
         let said = self.leasehold(&["runs", "follow", id, "--json"]).await;
         said.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()

@@ -2,15 +2,15 @@
 //! never collapse.
 
 use super::{
-    Answer, Chosen, ExpiryGuard, Guard, Hint, Insert, Inserted, LeaseOp, ReadError, RequestKey, Store, Unavailable, Wanted,
-    Write,
+    Answer, Chosen, ExpiryGuard, Guard, Hint, Insert, Inserted, LeaseOp, ReadError, RequestKey, Store, StoreRefused,
+    Unavailable, Wanted, Write,
 };
 use crate::{
     clock::WallClock,
     limits,
     run::{
         Claimer, Delta, Entry, Event, Grant, Late, LateAnswer, LeaseChange, LeaseId, LeaseTime, NewRun, Now, Policy, Rejection,
-        Right, RunId, Snapshot, State, WriteId, apply, birth,
+        Right, RunId, Snapshot, State, Tick, WriteId, apply, birth,
     },
 };
 use backon::{ExponentialBuilder, Retryable};
@@ -54,6 +54,9 @@ pub enum CommitError {
     /// No answer: it may have been applied.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
+    /// The store said no: nothing of it is there.
+    #[error(transparent)]
+    Refused(#[from] StoreRefused),
     /// The row does not decode.
     #[error("{0}")]
     Corrupt(String),
@@ -107,6 +110,8 @@ pub(crate) struct Claimed {
     pub(crate) passed_over: Vec<(RunId, String)>,
     /// Of those, the ones whose row does not decode: a claim of such a one by itself settles it.
     pub(crate) unreadable: Vec<RunId>,
+    /// Why a run that it wanted is not held, or not known to be, where that is the store's doing.
+    pub(crate) failed: Option<String>,
 }
 
 /// What a claim has decided about the rows it was shown last.
@@ -222,7 +227,9 @@ impl Engine {
         if let (Inserted::Applied(Some(end)), Some(lease)) = (&inserted, row.lease.as_mut()) {
             lease.expires_at = end.clone();
         }
-        self.announce(&row);
+        if !matches!(inserted, Inserted::Refused(_)) {
+            self.announce(&row);
+        }
         Ok((inserted, Done { row, entries }))
     }
 
@@ -249,6 +256,7 @@ impl Engine {
             Answer::Fenced => Err(CommitError::Fenced),
             Answer::Moved => Err(CommitError::Moved),
             Answer::Gone => Err(CommitError::Gone),
+            Answer::Refused(refused) => Err(refused.into()),
         }
     }
 
@@ -324,6 +332,7 @@ impl Engine {
         };
         let deadline = tokio::time::Instant::now() + self.ttl / 3;
         let mut held = Vec::with_capacity(drafted.len());
+        let mut failed = None;
         for ((write, done), answer) in drafted.into_iter().zip(answers) {
             let answer = match answer {
                 Ok(answer) => answer,
@@ -332,16 +341,19 @@ impl Engine {
                     None => {
                         let run = done.row.id;
                         tracing::warn!(%run, "run {run}: whether it was claimed is not known, so it is left alone: {error}");
+                        failed = Some(error.to_string());
                         continue;
                     }
                 },
             };
-            // Anything else: somebody was faster.
-            if let Answer::Applied(end) = answer {
-                held.push(self.applied(done, end));
+            match answer {
+                Answer::Applied(end) => held.push(self.applied(done, end)),
+                Answer::Refused(refused) => failed = Some(refused.to_string()),
+                // Somebody was faster.
+                Answer::Fenced | Answer::Moved | Answer::Gone => {}
             }
         }
-        Ok(Claimed { held, passed_over, unreadable })
+        Ok(Claimed { held, passed_over, unreadable, failed })
     }
 
     fn decide_claims(
@@ -412,17 +424,25 @@ impl Engine {
     }
 
     /// Ends a run whose row does not decode, by events that continue nothing. Not where somebody holds it: a newer version may
-    /// read what this one cannot, and once its lease has ended the sweep settles it.
+    /// read what this one cannot. A lease that has ended by the store's clock is taken away in the same write: where not even the
+    /// state is known, no sweep finds it.
     ///
     /// # Errors
     /// A rejection, held by somebody, not readable enough for that, no answer.
     pub(crate) async fn end_unreadable(&self, id: RunId, events: Vec<Event>, write_id: WriteId) -> Result<Done, CommitError> {
         let row = self.load_to_end(id).await?;
-        if let Some(lease) = &row.lease {
-            let why = format!("run {id} cannot be read here, and {} holds it: wait until its lease has ended", lease.holder);
-            return Err(CommitError::Corrupt(why));
+        let Some(lease) = row.lease.clone() else { return self.commit(&row, events, write_id).await };
+        let right = Right { epoch: row.epoch, lease_id: lease.lease_id };
+        let expire = Event::Clock(Tick::Expire { right, expires_at: lease.expires_at.clone() });
+        let guard = ExpiryGuard { expires_at: lease.expires_at, watched: None };
+        let events = std::iter::once(expire).chain(events).collect();
+        match self.commit_guarded(&row, events, write_id, Some(guard)).await {
+            Err(CommitError::Moved | CommitError::Fenced) => Err(CommitError::Corrupt(format!(
+                "run {id} cannot be read here, and {} holds it: wait until its lease has ended",
+                lease.holder
+            ))),
+            ended => ended,
         }
-        self.commit(&row, events, write_id).await
     }
 
     /// Applies a foreign event to the row as it is: read, apply, write, and again where somebody else was faster. A lost answer
@@ -451,14 +471,24 @@ impl Engine {
                     return Ok(Done { row, entries: own });
                 }
             }
-            let result = self.commit(&row, vec![event(&row)], write_id).await;
-            if let Err(CommitError::Unavailable(_)) = result {
-                unanswered.fetch_min(row.sequence, Ordering::Relaxed);
+            match self.commit(&row, vec![event(&row)], write_id).await {
+                Err(CommitError::Unavailable(unavailable)) => {
+                    unanswered.fetch_min(row.sequence, Ordering::Relaxed);
+                    Err(unavailable.into())
+                }
+                // What was sent before and not answered may yet come to be, or have.
+                Err(CommitError::Refused(refused)) if unanswered.load(Ordering::Relaxed) != u64::MAX => {
+                    Err(Unavailable(refused.why).into())
+                }
+                result => result,
             }
-            result
         };
         let attempts = attempt.retry(soon()).when(|error| {
-            let again = matches!(error, CommitError::Moved | CommitError::Fenced | CommitError::Unavailable(_));
+            let again = match error {
+                CommitError::Moved | CommitError::Fenced | CommitError::Unavailable(_) => true,
+                CommitError::Refused(refused) => !refused.lasting,
+                _ => false,
+            };
             again && started.elapsed() < patience
         });
         // A store that is silent is given no longer than one that says it cannot.
@@ -485,6 +515,7 @@ impl Engine {
                     Err(
                         CommitError::Rejected(Rejection::StillHolder)
                         | CommitError::Unavailable(_)
+                        | CommitError::Refused(_)
                         | CommitError::Moved
                         | CommitError::Fenced,
                     ) => tokio::time::sleep(Duration::from_secs(1)).await,

@@ -104,6 +104,16 @@ pub struct Write {
     pub entries: Vec<Entry>,
 }
 
+/// The store said no, for a reason of its own (a permission, a full disk): certainly nothing of it is there.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the store refused it, and nothing has changed: {why}")]
+pub struct StoreRefused {
+    /// What it said.
+    pub why: String,
+    /// Sent again it is refused again, until somebody changes the store.
+    pub lasting: bool,
+}
+
 /// Answers of a guarded write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
@@ -115,6 +125,8 @@ pub enum Answer {
     Moved,
     /// No such row.
     Gone,
+    /// The store would not have it.
+    Refused(StoreRefused),
 }
 
 /// A new run.
@@ -152,6 +164,8 @@ pub enum Inserted {
     Existing(RunId),
     /// The key has a run with another request.
     KeyConflict(RunId),
+    /// The store would not have it.
+    Refused(StoreRefused),
 }
 
 /// Which rows a list shows; every field narrows.

@@ -62,6 +62,8 @@ pub struct Worked {
     pub executed: Vec<(RunId, Result<Snapshot, SegmentError>)>,
     /// Due runs that this process passed over, and why; the first [`PASSED_OVER_MAX`](limits::PASSED_OVER_MAX).
     pub not_served: HashMap<RunId, String>,
+    /// The queue could not be read, or a run that was due not be claimed, when this was tried last: what the store said.
+    pub failed: Option<String>,
     /// The pool ended because the lease of this run is renewed by another machine: the store is a file that belongs to one.
     pub shared: Option<RunId>,
 }
@@ -258,6 +260,7 @@ impl Runtime {
 
     /// Claims until there is no free place or nothing more that this process can serve. How many it claimed.
     async fn claim_due(&self, config: &PoolConfig, pool: &mut Pool) -> usize {
+        pool.worked.failed = None;
         if let Some(run) = config.only {
             return self.claim_only(run, config, pool).await;
         }
@@ -271,6 +274,7 @@ impl Runtime {
                 }
                 Err(error) => {
                     pool.claiming.failed("the queue could not be read", &error);
+                    pool.worked.failed = Some(format!("the queue could not be read: {error}"));
                     return claimed;
                 }
             }
@@ -303,6 +307,9 @@ impl Runtime {
             .await?;
         for (run, why) in claimed.passed_over {
             pool.pass_over(run, why);
+        }
+        if claimed.failed.is_some() {
+            pool.worked.failed = claimed.failed;
         }
         for run in claimed.unreadable {
             // It has no execution: the claim ends it, or says why it cannot.
@@ -344,7 +351,10 @@ impl Runtime {
             }
             // Taken, cancelled or not due after all.
             Err(OrderError::Refused(_) | OrderError::NotFound) => {}
-            Err(error) => tracing::warn!(%run, "run {run} could not be claimed: {error}"),
+            Err(error) => {
+                tracing::warn!(%run, "run {run} could not be claimed: {error}");
+                pool.worked.failed = Some(format!("run {run} could not be claimed: {error}"));
+            }
         }
         0
     }

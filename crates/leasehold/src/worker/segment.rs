@@ -149,8 +149,9 @@ impl Segment {
                         return Ok(());
                     }
                 }
-                Err(CommitError::Unavailable(unavailable)) => {
-                    if let Err(lost) = self.wait_for_store(&unavailable.to_string(), &mut pause).await {
+                // A full disk or a permission may be mended while the lease lasts.
+                Err(error @ (CommitError::Unavailable(_) | CommitError::Refused(_))) => {
+                    if let Err(lost) = self.wait_for_store(&error.to_string(), &mut pause).await {
                         // The right may be over because this very write ended it.
                         return if self.was_applied(write_id).await { Ok(()) } else { Err(lost) };
                     }

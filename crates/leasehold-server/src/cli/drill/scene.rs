@@ -78,9 +78,9 @@ impl Scene {
 impl Play<'_> {
     async fn whole(&self) -> Result<Observed, Failure> {
         let digest = self.to_the_card().await?;
-        if self.scene.blow != Blow::Twice
-            && let Some(digest) = &digest
-        {
+        // In these the process that is hurt is the command that approves.
+        let approves = matches!(self.scene.blow, Blow::PausedAfterStamp | Blow::PausedInTool | Blow::Twice);
+        if let Some(digest) = digest.as_ref().filter(|_| !approves) {
             self.approve(digest).await?;
         }
         let mut late = false;
@@ -90,8 +90,8 @@ impl Play<'_> {
             Blow::InTool => self.kill_at("in_tool").await?,
             Blow::AfterReturn => self.kill_at("after_return").await?,
             Blow::AfterRecord => self.kill_at("after_record").await?,
-            Blow::PausedAfterStamp => late = self.pause_at("after_stamp").await?,
-            Blow::PausedInTool => late = self.pause_at("in_tool").await?,
+            Blow::PausedAfterStamp => late = self.pause_at("after_stamp", digest.as_deref()).await?,
+            Blow::PausedInTool => late = self.pause_at("in_tool", digest.as_deref()).await?,
             Blow::Twice => self.twice(digest.as_deref()).await?,
         }
         self.to_its_rest().await?;
@@ -154,11 +154,16 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// A worker sleeps at the point until its lease is gone and others have settled what it left, and then goes on. True where
-    /// what it knew came into the record.
-    async fn pause_at(&self, point: &str) -> Result<bool, Failure> {
+    /// A process sleeps at the point until its lease is gone and others have settled what it left, and then goes on: a worker, or
+    /// the command that approves, which may not end before what it knows is on record. True where that came into the record.
+    async fn pause_at(&self, point: &str, digest: Option<&str>) -> Result<bool, Failure> {
         let mark = self.directory.join("reached");
-        let mut worker = self.children.stopped_at(point, &mark, &["worker"], &ONLY_RENEWS).await?;
+        let id = self.id.to_string();
+        let arguments = match digest {
+            Some(digest) => vec!["approve", id.as_str(), "--digest", digest],
+            None => vec!["worker"],
+        };
+        let mut worker = self.children.stopped_at(point, &mark, &arguments, &ONLY_RENEWS).await?;
         if point == "in_tool" {
             self.until("the call did not arrive", async || Ok(!self.entries().await?.0.is_empty())).await?;
         }
@@ -179,16 +184,19 @@ impl Play<'_> {
         signal(&worker, Signal::CONT)?;
         std::fs::remove_file(&mark)?;
         let since = Instant::now();
-        let mut late = false;
-        while !late && since.elapsed() < LATE && worker.try_wait()?.is_none() {
+        let (mut late, mut ended) = (false, false);
+        while !late && !ended && since.elapsed() < LATE {
             tokio::time::sleep(LOOK).await;
+            ended = worker.try_wait()?.is_some();
             late = self.has_late_entry().await?;
         }
-        if late {
+        if late && digest.is_none() {
             // Its word may have put the run back into the queue, and it may have claimed it: a kill now would be another blow.
             self.until_at_rest().await?;
         }
-        worker.kill().await?;
+        if worker.try_wait()?.is_none() {
+            worker.kill().await?;
+        }
         Ok(late)
     }
 

@@ -302,7 +302,7 @@ pub(crate) async fn verify(tool: Arc<dyn WriteTool>, query: VerifyQuery, argumen
 
 /// Says that the tool sends elsewhere now than where an unsettled call of it went. A repeat would be a first write there, and who
 /// is asked there knows nothing of it.
-fn moved(call: Option<&StoryCall>, tool: &Tool) -> Option<String> {
+pub(crate) fn moved(call: Option<&StoryCall>, tool: &Tool) -> Option<String> {
     let (was, is) = (call?.sent_to()?, tool.spec().endpoint.as_str());
     let name = &tool.spec().name;
     (was != is).then(|| format!("`{name}` goes to \"{is}\" now, and an earlier call of it that is unsettled went to \"{was}\""))

@@ -9,7 +9,7 @@
 
 use super::{
     LeaseClock,
-    connections::{Connections, Failed, Query},
+    connections::{Again, Connections, Failed, Query},
     row::{self, EntryArrays, EntryColumns, GuardArrays, GuardColumns, RowArrays, RowColumns},
     sql::{self, Params},
 };
@@ -231,13 +231,13 @@ impl Task {
         let mut attempt = 1;
         let sent = loop {
             match self.send_one(&job.write).await {
-                Err(Failed::Refused { again: true, .. }) if attempt < ATTEMPTS_MAX => attempt += 1,
+                Err(Failed::Refused { again: Again::Now, .. }) if attempt < ATTEMPTS_MAX => attempt += 1,
                 other => break other,
             }
         };
         let answer = match sent {
             Ok(tried) => self.answer(&job.write, tried).await,
-            Err(failed) => Err(self.connections.unavailable(&failed).into()),
+            Err(failed) => self.connections.refused(&failed).map(Answer::Refused).map_err(Unanswered::from),
         };
         job.reply.send(answer).ok();
     }

@@ -9,7 +9,7 @@ use super::{
     sql::{Params, Sql},
     url::{STATEMENT_TIMEOUT, Target},
 };
-use crate::store::Unavailable;
+use crate::store::{StoreRefused, Unavailable};
 use deadpool_postgres::{
     Connect, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, TimeoutType, Timeouts,
 };
@@ -24,13 +24,27 @@ pub(super) const CALL_TIMEOUT: Duration = STATEMENT_TIMEOUT.saturating_add(Durat
 /// Longer than this nobody waits for a new connection, over all hosts.
 pub(super) const CONNECT_PATIENCE: Duration = Duration::from_secs(12);
 
+/// When a refused statement may be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Again {
+    /// By itself at once: it was another statement's fault.
+    Now,
+    /// Once the server has what it lacks: room, time, a lock, the right to write.
+    Later,
+    /// Not before somebody changes the database or the statement.
+    Never,
+}
+
+/// SQLSTATE classes of what stays refused: data and constraints, missing objects and privileges, features.
+const LASTING: [&str; 7] = ["0A", "22", "23", "28", "3D", "3F", "42"];
+
 /// What became of a statement that gave no rows.
 #[derive(Clone, Debug)]
 pub(super) enum Failed {
     /// The server said no: nothing of it is there.
     Refused {
-        /// Sent again by itself it may be taken: it was another statement's fault.
-        again: bool,
+        /// Whether it is worth sending again.
+        again: Again,
         /// What the server said.
         why: String,
     },
@@ -44,14 +58,18 @@ impl From<&tokio_postgres::Error> for Failed {
         let Some(code) = error.code() else {
             // What could not be encoded was not sent; everything else broke on the way.
             let unsent = error.source().is_some_and(|s| s.is::<tokio_postgres::types::WrongType>());
-            return if unsent { Self::Refused { again: false, why } } else { Self::Lost(why) };
+            return if unsent { Self::Refused { again: Again::Never, why } } else { Self::Lost(why) };
         };
         // The server goes away (57P..), does not take us (53300), or lost its own way (08...): perhaps after the commit.
         let lost = code.code().starts_with("57P") || code.code().starts_with("08") || *code == SqlState::TOO_MANY_CONNECTIONS;
         if lost {
             return Self::Lost(why);
         }
-        let again = [SqlState::T_R_DEADLOCK_DETECTED, SqlState::T_R_SERIALIZATION_FAILURE].contains(code);
+        let again = match code.code().get(..2) {
+            _ if [SqlState::T_R_DEADLOCK_DETECTED, SqlState::T_R_SERIALIZATION_FAILURE].contains(code) => Again::Now,
+            Some(class) if LASTING.contains(&class) => Again::Never,
+            _ => Again::Later,
+        };
         Self::Refused { again, why }
     }
 }
@@ -207,6 +225,16 @@ impl Connections {
     /// Runs one statement for a caller who can do nothing but ask again.
     pub(super) async fn read(&self, sql: &Sql, params: &Params<'_>) -> Result<Vec<Row>, Unavailable> {
         self.query(sql, params).await.map_err(|failed| self.unavailable(&failed))
+    }
+
+    /// Of a write: nothing of it is there, or there is no answer.
+    pub(super) fn refused(&self, failed: &Failed) -> Result<StoreRefused, Unavailable> {
+        match failed {
+            Failed::Refused { again, why } => {
+                Ok(StoreRefused { why: format!("{}: {why}", self.place), lasting: *again == Again::Never })
+            }
+            Failed::Lost(_) => Err(self.unavailable(failed)),
+        }
     }
 
     /// In a caller's words.

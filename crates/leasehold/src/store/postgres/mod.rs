@@ -29,7 +29,7 @@ pub use open::OpenError;
 
 use self::{
     committer::Committer,
-    connections::Connections,
+    connections::{Connections, Query as _},
     hints::Hints,
     renewer::PostgresRenewer,
     row::{Damaged, EntryArrays, EntryColumns, RowColumns, total},
@@ -182,7 +182,10 @@ impl PostgresStore {
         now.bind(&mut params);
         params.one("request_scope", &scope).one("request_key", &name).one("request_hash", &hash);
         entries.bind(&mut params);
-        let rows = self.shared.read(&sql::INSERT_RUN, &params).await?;
+        let rows = match self.shared.query(&sql::INSERT_RUN, &params).await {
+            Ok(rows) => rows,
+            Err(failed) => return self.shared.refused(&failed).map(|refused| Some(Inserted::Refused(refused))),
+        };
         let made = rows.first().map(row::lease_end).transpose();
         Ok(made.map_err(|Damaged(why)| self.unreadable(&why))?.map(Inserted::Applied))
     }

@@ -59,7 +59,7 @@ pub struct VerifyConfig {
     /// With `{idempotency_key}`, `{run}`, `{fencing_token}` and the call's arguments.
     pub url: String,
     /// How long after the tool's timeout the far side needs to be sure; left out: not at all.
-    #[serde(default, deserialize_with = "units::optional_duration")]
+    #[serde(default, deserialize_with = "units::optional_wait")]
     pub settle_after: Option<Duration>,
     /// What a 404 means; left out: a person is asked.
     #[serde(default)]

@@ -495,3 +495,17 @@ fn the_endpoint_and_the_debug_forms_show_no_secret() {
     let tool = HttpTool::build(config).unwrap();
     assert!(tool.spec().endpoint.starts_with("GET http://h/x?#"), "{}", tool.spec().endpoint);
 }
+
+#[test]
+fn a_far_side_that_is_sure_at_once_may_be_declared_with_a_wait_of_zero_and_none_may_be_negative() {
+    let verify = |wait: &str| {
+        toml::from_str::<super::VerifyConfig>(&format!(
+            "method = \"GET\"\nurl = \"http://127.0.0.1/{{idempotency_key}}\"\nsettle_after = \"{wait}\""
+        ))
+    };
+    assert_eq!(verify("0s").unwrap().settle_after, Some(Duration::ZERO));
+    assert_eq!(verify("2m").unwrap().settle_after, Some(Duration::from_secs(120)));
+    for wrong in ["-1s", "soon"] {
+        assert!(verify(wrong).unwrap_err().to_string().contains(wrong));
+    }
+}

@@ -1,5 +1,5 @@
-//! Durations and sizes as people write them in configuration: `"30s"`, `"2m"`, `"1MiB"`. Never zero, never negative, always
-//! with a unit.
+//! Durations and sizes as people write them in configuration: `"30s"`, `"2m"`, `"1MiB"`. Never negative, always with a unit, and
+//! zero only where a wait may be none.
 
 use bytesize::ByteSize;
 use jiff::SignedDuration;
@@ -11,13 +11,23 @@ use std::time::Duration;
 /// # Errors
 /// A sentence that says what to write instead.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let parsed: SignedDuration = text.trim().parse().map_err(|_| {
-        format!("`{text}` is not a duration: write a number and a unit (`ms`, `s`, `m`, `h`), for example \"30s\"")
-    })?;
-    match Duration::try_from(parsed) {
+    match Duration::try_from(signed(text)?) {
         Ok(duration) if !duration.is_zero() => Ok(duration),
         _ => Err(format!("`{text}` must be more than zero")),
     }
+}
+
+fn signed(text: &str) -> Result<SignedDuration, String> {
+    text.trim().parse().map_err(|_| {
+        format!("`{text}` is not a duration: write a number and a unit (`ms`, `s`, `m`, `h`), for example \"30s\"")
+    })
+}
+
+/// A duration that may be zero.
+pub(super) fn optional_wait<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    let Some(text) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
+    let wait = Duration::try_from(signed(&text).map_err(D::Error::custom)?);
+    wait.map(Some).map_err(|_| D::Error::custom(format!("`{text}` must not be negative")))
 }
 
 /// Reads a size in bytes: `"64KiB"`, `"1MiB"`, `"2MB"`.
