@@ -14,10 +14,6 @@ use strum::IntoEnumIterator as _;
 /// Lines of one Rust file.
 const LINES_MAX: usize = 600;
 
-/// Files that may be longer, and why.
-const LONGER: [(&str, &str); 1] =
-    [("crates/leasehold/src/client.rs", "the runtime's whole surface on one page; its parts share one type")];
-
 /// This file names what it forbids.
 const SELF: &str = "crates/leasehold/tests/tidy.rs";
 
@@ -110,12 +106,8 @@ fn files_are_short(files: &[Text]) -> Broken {
     let mut broken = Vec::new();
     for file in files.iter().filter(|f| f.is_rust()) {
         let lines = file.text.lines().count();
-        let may = LONGER.iter().any(|(path, _)| *path == file.path);
-        if lines > LINES_MAX && !may {
-            broken.push(format!("{}: {lines} lines; split it, or give a reason in LONGER", file.path));
-        }
-        if lines <= LINES_MAX && may {
-            broken.push(format!("{}: has {lines} lines; take it out of LONGER", file.path));
+        if lines > LINES_MAX {
+            broken.push(format!("{}: {lines} lines; split it", file.path));
         }
     }
     broken
@@ -322,7 +314,7 @@ fn every_module_says_what_it_is() {
 }
 
 #[test]
-fn no_file_is_too_long_without_a_reason() {
+fn no_file_is_too_long() {
     holds(files_are_short);
 }
 
@@ -395,7 +387,6 @@ fn breaks(rule: fn(&[Text]) -> Broken, path: &str, text: &str) {
 fn each_rule_notices_what_it_forbids() {
     breaks(modules_say_what_they_are, "crates/a/src/b.rs", "use std::fmt;\n");
     breaks(files_are_short, "crates/a/src/b.rs", &"//\n".repeat(601));
-    breaks(files_are_short, LONGER[0].0, "//! short\n");
     for line in ["let t = Timestamp::now();", "use tokio::sync;", "use std::time::Instant;", "async fn a() {}", "x().await;"] {
         breaks(the_core_is_pure, "crates/leasehold/src/run/a.rs", line);
     }
