@@ -1,6 +1,6 @@
 //! The small parts.
 
-use crate::given::*;
+use crate::{given::*, single::*};
 use jiff::Timestamp;
 use leasehold::{clock::to_millis, run::*};
 use proptest::prelude::*;
@@ -216,4 +216,59 @@ fn bodies(text: &str, value: &Value) -> Vec<EntryBody> {
             detail: t(),
         }),
     ]
+}
+
+#[test]
+fn a_time_that_is_reached_exactly_is_reached() {
+    // Due.
+    let claim = || Event::Claim { grant: grant(5), claimer: claimer() };
+    let mut run = Run::born(NewRun { run_at: Some(at(10)), ..new_run(Mode::Queue, None, false) }, false);
+    run.world.seconds = 9;
+    assert_eq!(run.refused(claim()), "not_due");
+    run.world.seconds = 10;
+    run.ok(claim());
+    // A deadline of a decision.
+    let waiting = || {
+        let mut run = Run::claimed();
+        run.reply(&[(NON, true)]);
+        let digest = run.suspend(&[c(0)], Some(100));
+        (run, digest)
+    };
+    let (mut run, digest) = waiting();
+    run.world.seconds = 99;
+    assert_eq!(run.refused(Event::Clock(Tick::WaitExpired)), "deadline_not_passed");
+    run.order(bob(), approve(&digest, &[c(0)]));
+    let (mut run, digest) = waiting();
+    run.world.seconds = 100;
+    assert_eq!(run.refused(Event::Person(bob(), approve(&digest, &[c(0)]))), "deadline_passed");
+    run.ok(Event::Clock(Tick::WaitExpired));
+    // The end of a flight.
+    let doubted = || {
+        let (mut run, former) = Run::stamped(NON, false);
+        run.act(Act::Doubt { why: "timed out".into() });
+        let until = run.row().fence.as_ref().unwrap().in_flight_until.as_second() - at(0).as_second();
+        (run, former, until)
+    };
+    let (mut run, former, until) = doubted();
+    run.world.seconds = until - 1;
+    assert_eq!(run.refused(Event::Person(bob(), resolve(former.epoch, ResolutionKind::NotLanded))), "too_early");
+    run.world.seconds = until;
+    run.order(bob(), resolve(former.epoch, ResolutionKind::NotLanded));
+}
+
+#[test]
+fn the_last_requeue_is_spent_and_no_further_one() {
+    let most = Policy::default().max_requeues;
+    for (fence, spent) in [(None, Verdict::RetriesExhausted), (Some(true), Verdict::InDoubt)] {
+        let mut run = match fence {
+            Some(verifiable) => Run::stamped(NON, verifiable).0,
+            None => Run::claimed(),
+        };
+        let left = Snapshot { requeues: most - 1, ..run.row().clone() };
+        assert!(matches!(verdict(&left, most), Verdict::Requeue | Verdict::Verify));
+        let none = Snapshot { requeues: most, ..left };
+        assert_eq!(verdict(&none, most), spent);
+        run.expire();
+        assert_eq!(run.row().requeues, 1, "an expiry costs one");
+    }
 }
