@@ -182,6 +182,10 @@ impl Plan {
     pub(super) fn calls(&self) -> Vec<CallPlan> {
         self.turns.iter().flatten().copied().collect()
     }
+    /// Nobody waits for a person in it, or a caller waits for it.
+    pub(super) fn is_free(&self) -> bool {
+        self.recovery == Recovery::Abandon || self.calls().iter().all(|call| !call.needs_person)
+    }
     /// Their ids.
     pub(super) fn call_ids(&self) -> Vec<CallId> {
         let turn = |(number, calls): (u32, &Vec<CallPlan>)| -> Vec<CallId> {

@@ -338,3 +338,44 @@ fn a_row_whose_fence_was_taken_away_by_another_hand_is_told_from_one_that_a_pers
     run.act(Act::Unstamp { call_id: c(0), why: "window gone".into() });
     assert_eq!(run.row().misses_fence(), None);
 }
+
+#[test]
+fn an_expiry_of_another_right_or_of_another_end_is_none() {
+    let (mut run, right) = Run::stamped(NON, false);
+    let end = run.row().lease.clone().unwrap().expires_at;
+    let later = LeaseTime { ns: end.ns + 1, ..end.clone() };
+    for (right, expires_at) in [
+        (Right { epoch: right.epoch + 1, ..right }, end.clone()),
+        (Right { lease_id: lease(77), ..right }, end.clone()),
+        (right, later),
+    ] {
+        assert_eq!(run.refused(Event::Clock(Tick::Expire { right, expires_at })), "not_expired");
+    }
+}
+
+#[test]
+fn an_abandoned_run_says_whether_nothing_or_nobody_is_left_to_continue_it() {
+    let claimed = Run::claimed();
+    let said = |row: Snapshot| {
+        let delta = apply(&row, expiry(&row), &now()).unwrap();
+        let EntryBody::DeadLettered(dead) = delta.entries.last().unwrap() else { panic!("{delta:?}") };
+        assert_eq!(dead.reason, Reason::Abandoned);
+        dead.detail.clone()
+    };
+    let nothing = said(Snapshot { has_request: false, ..claimed.row().clone() });
+    let nobody = said(Snapshot { recovery: Recovery::Abandon, ..claimed.row().clone() });
+    assert!(nothing.ends_with("there is nothing to continue this run from"), "{nothing}");
+    assert!(nobody.ends_with("nobody waits for this run any more"), "{nobody}");
+}
+
+#[test]
+fn only_epoch_and_lease_together_make_the_holder_and_a_stranger_who_says_done_contradicts_the_record() {
+    let (mut run, right) = Run::stamped(NON, false);
+    assert_eq!(run.refused(late(&c(0), right, LateAnswer::Done)), "still_holder");
+    for stranger in [Right { lease_id: lease(99), ..right }, Right { epoch: right.epoch + 5, ..right }] {
+        for (answer, against) in [(LateAnswer::Done, true), (LateAnswer::NotApplied, false)] {
+            assert_eq!(run.ok(late(&c(0), stranger, answer)), ["late_evidence"]);
+            assert_eq!((contradicts(&run), run.row().contradictions), (against, 0));
+        }
+    }
+}
