@@ -386,15 +386,6 @@ impl Running {
         assert!(sent.is_ok_and(|status| status.success()) || name == "CONT", "SIG{name} was not sent");
     }
 
-    /// SIGCONT, and lets the segment that stopped at its point go on.
-    ///
-    /// # Panics
-    /// It had not stopped there.
-    pub fn wake(&self) {
-        check("its mark", std::fs::remove_file(&self.mark));
-        self.signal("CONT");
-    }
-
     /// Waits until it has ended by itself; its exit code.
     pub fn wait(&mut self) -> Option<i32> {
         self.child.wait().ok().and_then(|status| status.code())

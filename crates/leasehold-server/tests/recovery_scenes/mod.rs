@@ -413,7 +413,8 @@ async fn wakes_after_the_end(reached: bool) -> (Stage, RunId) {
     }
     let _worker = home.start(&["worker"], None);
     home.until(id, "completed", |row| row.state == State::Completed).await;
-    paused.wake();
+    paused.signal("CONT");
+    paused.go_on();
     home.until(id, "heard", |row| row.duplicates + row.contradictions > 0).await;
     assert_eq!(far.arrived().len(), 1 + usize::from(reached));
     holds(home, id).await;
