@@ -90,7 +90,11 @@ fn proof(short: bool) -> anyhow::Result<()> {
 fn model_check(short: bool) -> anyhow::Result<Line> {
     let started = Instant::now();
     let plans = if short { model::short() } else { model::full() };
-    let bounds = plans.first().map(|p| format!("{:?}", p.bounds)).unwrap_or_default();
+    let mut bounds: BTreeMap<String, usize> = BTreeMap::new();
+    for plan in &plans {
+        *bounds.entry(format!("{:?}", plan.bounds)).or_default() += 1;
+    }
+    let bounds: Vec<String> = bounds.iter().map(|(bounds, plans)| format!("{plans} with {bounds}")).collect();
     let next = AtomicU64::new(0);
     let reports = Mutex::new(Vec::new());
     let failed = Mutex::new(None);
@@ -130,7 +134,7 @@ fn model_check(short: bool) -> anyhow::Result<Line> {
     let steps: u64 = reports.iter().map(|r| r.steps).sum();
     Ok(Line {
         proof: "model check".into(),
-        figures: format!("{} plans, {states} states, {steps} steps, all of them; {bounds}", reports.len()),
+        figures: format!("{} plans, {states} states, {steps} steps, all of them; {}", reports.len(), bounds.join(", ")),
         took: started.elapsed(),
     })
 }
