@@ -87,8 +87,9 @@ async fn decide(context: &Context, args: DecideArgs, approved: bool, arguments: 
     let rest = calls.is_empty().then_some(approved);
     let decision = Decision { digest, rest, reason: args.reason, calls, by: Context::principal(), execute: execute_here };
     let decided = local.runtime.decide(id, decision).await.map_err(order)?;
+    let executes = decided.execution.is_some();
     go_on(&mut local, &details.row, decided, &mut signals).await?;
-    finish(&mut local, id, &mut signals).await
+    finish(&mut local, id, executes, &mut signals).await
 }
 
 /// The calls that `--call` and `--arguments` name.

@@ -229,6 +229,16 @@ pub(crate) fn exit_of(row: &Snapshot) -> Exit {
     }
 }
 
+/// How a command ends that executed a run and leaves it in this state: what is neither settled nor waits was not done.
+pub(crate) fn exit_of_executed(row: &Snapshot) -> Exit {
+    match exit_of(row) {
+        Exit::Done if row.state.is_settled() => Exit::Done,
+        Exit::Done if row.has_non_idempotent_fence() => Exit::Waits,
+        Exit::Done => Exit::Refused,
+        exit => exit,
+    }
+}
+
 /// The store did not answer.
 pub(crate) fn unavailable(error: Unavailable) -> Failure {
     Failure::refused(format!("{error}\n  what was asked may or may not have been done: look with `leasehold runs list`"))

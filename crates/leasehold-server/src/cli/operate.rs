@@ -2,7 +2,7 @@
 
 use super::{
     Context, Exit, Failure, Outcome,
-    local::{Local, Needs, exit_of, unavailable},
+    local::{Local, Needs, exit_of_executed, unavailable},
     watch::{Heard, Late, Signals, late_outcomes},
 };
 use crate::{
@@ -115,7 +115,7 @@ async fn lost(local: &Local<'_>, worked: &Worked) -> Outcome {
     for (run, _) in last.into_iter().filter(|(_, ended)| !ended) {
         let row = local.row(run).await?;
         terminal::note(format!("run {run}: it is {} now", words(row.state)));
-        worst = match (worst, exit_of(&row)) {
+        worst = match (worst, exit_of_executed(&row)) {
             (Exit::Done, exit) | (exit @ Exit::Waits, _) | (Exit::Refused, exit @ Exit::Waits) => exit,
             (worst, _) => worst,
         };

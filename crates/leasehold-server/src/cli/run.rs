@@ -3,7 +3,7 @@
 use super::{
     Context, Exit, Failure, Outcome,
     decide::ask_and_go_on,
-    local::{Local, Needs, exit_of, start},
+    local::{Local, Needs, exit_of, exit_of_executed, start},
     setup,
     watch::{Signals, execute},
 };
@@ -91,7 +91,7 @@ pub(crate) async fn run(context: &Context, args: RunArgs) -> Outcome {
     let id = execution.run();
     terminal::note(format!("run {id}"));
     execute(&mut local, execution, 0, &mut signals).await?;
-    finish(&mut local, id, &mut signals).await
+    finish(&mut local, id, true, &mut signals).await
 }
 
 /// The agent that is meant.
@@ -125,15 +125,18 @@ async fn queued(local: &Local<'_>, id: RunId) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// Says how the run stands after this process executed it; asks where a person is there to answer.
-pub(crate) async fn finish(local: &mut Local<'_>, id: RunId, signals: &mut Signals) -> Outcome {
+/// Says how the run stands after this process `executed` it or decided about it; asks where a person is there to answer.
+pub(crate) async fn finish(local: &mut Local<'_>, id: RunId, mut executed: bool, signals: &mut Signals) -> Outcome {
     loop {
         let details = local.details(id).await?;
         let waits = details.row.state == State::WaitingForApproval;
         if waits && !local.context.json && terminal::can_ask() && ask_and_go_on(local, &details, signals).await? {
+            executed = true;
             continue;
         }
-        return report(local, &details).await;
+        let said = report(local, &details).await?;
+        // Held still: by this process, which ends, or by one that took it over.
+        return Ok(if executed && details.row.state.is_held() { exit_of_executed(&details.row) } else { said });
     }
 }
 

@@ -43,6 +43,7 @@ fn queued(subject: &Subject<'_>) -> String {
         if row.due_at > subject.now { format!(", not before {}", super::when(row.due_at, subject.now)) } else { String::new() };
     let fence = match &row.fence {
         Some(fence) if fence.verifiable => format!("; before anything else {} is asked whether it happened", fence.tool),
+        Some(fence) if row.has_non_idempotent_fence() => format!("; {} may have happened, and is not repeated", fence.tool),
         Some(fence) => format!("; before anything else {} is repeated with the same key", fence.tool),
         None => String::new(),
     };
@@ -135,7 +136,9 @@ fn contradicted(subject: &Subject<'_>) -> String {
 
 fn completed(subject: &Subject<'_>) -> String {
     let row = subject.row;
+    let open = unknown_writes(subject);
     let writes = match writes_done(subject) {
+        0 if row.duplicates > 0 || !open.is_empty() => "no write is on record as done".to_owned(),
         0 => "nothing was written".to_owned(),
         n => format!("{} done", many(n, "write")),
     };
@@ -146,7 +149,7 @@ fn completed(subject: &Subject<'_>) -> String {
         0 => String::new(),
         n => format!("; {} landed twice", many(n, "effect")),
     };
-    format!("Completed: {rounds}, {writes}{cap}{twice}{}.", unknown_writes(subject))
+    format!("Completed: {rounds}, {writes}{cap}{twice}{open}.")
 }
 
 fn detail(subject: &Subject<'_>) -> String {

@@ -171,9 +171,11 @@ impl World {
             {
                 must(call.landed == 0 || call.excepted, &format!("8: {id} is {outcome}, and its effect happened"))?;
             }
-            let denies =
-                matches!(call.outcome, Some((Outcome::NotApplied | Outcome::Denied | Outcome::NotRun | Outcome::Refused, _)));
-            must(call.told_done == 0 || !denies || row.contradictions > 0, "8: contradicted by its process, and not listed")?;
+            let otherwise = call.outcome.is_some_and(|(outcome, _)| outcome != Outcome::Done);
+            must(
+                call.told_done == 0 || !otherwise || row.contradictions > 0,
+                "8: contradicted by its process, and not listed",
+            )?;
             let stands = row.fence.as_ref().is_some_and(|f| f.call_id == *id);
             must(!call.entered || call.outcome.is_some() || stands, "9: a write that was entered is forgotten")?;
             if matches!(row.state, State::Completed | State::Cancelled) {

@@ -258,9 +258,11 @@ fn evidence(draft: &mut Draft<'_>, late: Late) {
                         call.evidence.get_or_insert(sequence);
                     }
                     (LateAnswer::Done, Some(outcome)) => {
-                        contradicts = !matches!(outcome, Outcome::Done | Outcome::Unknown);
+                        contradicts = outcome != Outcome::Done;
                     }
-                    (LateAnswer::NotApplied | LateAnswer::NotStarted, Some(Outcome::Done)) => contradicts = !others_entered,
+                    (LateAnswer::NotApplied | LateAnswer::NotStarted, Some(Outcome::Done | Outcome::Unknown)) => {
+                        contradicts = !others_entered;
+                    }
                     _ => {}
                 }
                 if answer == LateAnswer::Done && others_done && effect == Effect::NonIdempotentWrite {

@@ -140,8 +140,7 @@ impl OpenCall {
     /// An attempt's process has not said yet what became of it, and its word could speak against the outcome or be a second
     /// landing.
     pub fn may_be_spoken_of(&self) -> bool {
-        let told = matches!(self.outcome, Some(Outcome::Done | Outcome::Unknown));
-        let matters = self.effect == Effect::NonIdempotentWrite || !told;
+        let matters = self.effect == Effect::NonIdempotentWrite || self.outcome != Some(Outcome::Done);
         matters && self.stamps.iter().any(|s| s.entered && s.late.is_empty())
     }
     /// Attempts whose process said that they are done; more than one of a non-idempotent write is a duplicate effect.
@@ -276,7 +275,7 @@ pub struct Snapshot {
     pub usage: Usage,
     /// Effects known to have landed twice.
     pub duplicates: u32,
-    /// Times that a process said the opposite of a call's recorded outcome.
+    /// Times that a process said of its call what the recorded outcome does not: the opposite, or what nobody knew.
     pub contradictions: u32,
     /// When it was created.
     pub created_at: Timestamp,

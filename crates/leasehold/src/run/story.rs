@@ -42,7 +42,9 @@ impl StoryCall {
     }
     /// The arguments it runs with.
     pub fn arguments(&self) -> Map<String, Value> {
-        let mut arguments = self.edited.clone().or_else(|| self.asked.arguments.clone()).unwrap_or_default();
+        // What a person was shown is what runs.
+        let shown = || self.card.as_ref().map(|card| card.arguments.clone()).or_else(|| self.asked.arguments.clone());
+        let mut arguments = self.edited.clone().or_else(shown).unwrap_or_default();
         if let Some(input) = &self.input {
             for (key, value) in input {
                 arguments.insert(key.clone(), value.clone());

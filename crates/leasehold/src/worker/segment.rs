@@ -127,6 +127,7 @@ impl Segment {
     pub(crate) async fn commit(&mut self, acts: Vec<Act>) -> Result<(), SegmentError> {
         let write_id = WriteId::random();
         let mut pause = Duration::from_millis(20);
+        let mut refused = false;
         loop {
             let events = acts.iter().cloned().map(|act| Event::Holder(self.right, act)).collect();
             let sent = self.heartbeat.now();
@@ -151,6 +152,10 @@ impl Segment {
                 }
                 // A full disk or a permission may be mended while the lease lasts.
                 Err(error @ (CommitError::Unavailable(_) | CommitError::Refused(_))) => {
+                    if matches!(error, CommitError::Refused(_)) && !std::mem::replace(&mut refused, true) {
+                        let run = self.row.id;
+                        tracing::warn!(%run, "run {run} cannot be recorded, and is tried again for as long as its lease is renewed: {error}");
+                    }
                     if let Err(lost) = self.wait_for_store(&error.to_string(), &mut pause).await {
                         // The right may be over because this very write ended it.
                         return if self.was_applied(write_id).await { Ok(()) } else { Err(lost) };

@@ -286,6 +286,17 @@ fn a_word_against_the_record_is_marked_and_counted_after_its_turn_too() {
 }
 
 #[test]
+fn what_becomes_known_of_a_write_that_was_given_up_is_counted() {
+    for (answer, counted) in [(LateAnswer::Done, 1), (LateAnswer::NotApplied, 1), (LateAnswer::Unknown, 0)] {
+        let (mut run, former) = Run::stamped(NON, false);
+        run.act(Act::Doubt { why: "timed out".into() });
+        run.order(bob(), resolve(former.epoch, ResolutionKind::Abandon));
+        run.ok(late(&c(0), former, answer));
+        assert_eq!(run.row().contradictions, counted, "{answer}");
+    }
+}
+
+#[test]
 fn the_row_keeps_of_earlier_turns_only_calls_whose_process_may_still_say_something_that_matters() {
     let kept = |run: &Run| run.row().turn.iter().flat_map(|t| &t.earlier).map(|c| c.id.clone()).collect::<Vec<_>>();
     // Each attempt was heard of.
