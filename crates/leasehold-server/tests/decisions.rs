@@ -296,7 +296,8 @@ async fn a_terminal_question_contains_no_raw_text_of_the_model() {
     let evil = toml::Value::String(EVIL.into()).to_string();
     let sandbox = Sandbox::with_script("", &one_call("ledger.append", &format!("{{ text = {evil} }}"))).await;
     let mut terminal = sandbox.on_terminal(&["run", "note it"]);
-    terminal.shows("[a]pprove, [d]eny or [s]kip? ").await;
+    // The model's own is shown behind a bar.
+    terminal.shows("\n  [a]pprove, [d]eny or [s]kip? ").await;
     let seen = terminal.seen();
     assert!(!seen.contains("\u{1b}[2J") && !seen.contains("\u{1b}]0") && !seen.contains('\u{202e}'), "{seen:?}");
     let forged = seen.lines().filter(|line| line.trim_start().starts_with("[a]pprove")).count();
