@@ -272,3 +272,16 @@ fn the_last_requeue_is_spent_and_no_further_one() {
         assert_eq!(run.row().requeues, 1, "an expiry costs one");
     }
 }
+
+#[test]
+fn a_call_runs_with_what_a_person_was_shown_whatever_the_reply_says_now() {
+    let text = |text: &str| Map::from_iter([("text".to_owned(), Value::from(text))]);
+    let Recorded::Reply { reply, .. } = reply(1, &[(NON, true)]) else { panic!() };
+    let mut call = StoryCall::fresh(ReplyCall { arguments: Some(text("asked")), ..reply.calls[0].clone() }, 1);
+    assert_eq!(call.arguments(), text("asked"));
+    let shown = card(WaitKind::Approval, &[c(0)]).calls[0].clone();
+    call.card = Some(CardCall { arguments: text("shown"), ..shown });
+    assert_eq!(call.arguments(), text("shown"));
+    call.edited = Some(text("edited"));
+    assert_eq!(call.arguments(), text("edited"));
+}
