@@ -254,6 +254,17 @@ async fn listed(home: &Home, id: RunId) -> serde_json::Value {
     found.unwrap_or_else(|| panic!("run {id} is not listed: {ran}"))
 }
 
+/// A run whose worker was killed while its first write was at the far side.
+async fn killed_in_its_tool(home: &Home, far: &FarSide) -> RunId {
+    let id = home.enqueue().await;
+    far.then([Then::Hold]);
+    let mut worker = home.start(&["worker", "--once", &id.to_string()], None);
+    far.wait_for(1).await;
+    worker.kill();
+    far.release();
+    id
+}
+
 #[tokio::test]
 async fn runs_that_cannot_be_read_are_shown_and_can_be_ended_and_hide_no_other() {
     let stage = Stage::new().await;
@@ -268,12 +279,7 @@ async fn runs_that_cannot_be_read_are_shown_and_can_be_ended_and_hide_no_other()
     let turn = home.enqueue().await;
     let mode = home.enqueue().await;
     let state = home.enqueue().await;
-    let in_flight = home.enqueue().await;
-    far.then([Then::Hold]);
-    let mut worker = home.start(&["worker", "--once", &in_flight.to_string()], None);
-    far.wait_for(1).await;
-    worker.kill();
-    far.release();
+    let in_flight = killed_in_its_tool(home, &far).await;
     let good = home.enqueue().await;
     stage.without_constraints().await;
     stage.damage("UPDATE journal SET payload = BYTES WHERE run_id = 'RUN' AND sequence = 0", request).await;
@@ -347,12 +353,7 @@ async fn what_another_hand_took_out_of_a_record_is_missed_and_no_write_is_made_a
         assert_eq!(home.run(&["worker", "--once"]).await.code(), 0);
     }
     home.ledger(&far, NONE, APPEND_ONCE);
-    let in_flight = home.enqueue().await;
-    far.then([Then::Hold]);
-    let mut worker = home.start(&["worker", "--once", &in_flight.to_string()], None);
-    far.wait_for(1).await;
-    worker.kill();
-    far.release();
+    let in_flight = killed_in_its_tool(home, &far).await;
     stage.without_constraints().await;
     let fence = "UPDATE runs SET fence_call = NULL, fence_tool = NULL, fence_effect = NULL, fence_key = NULL, \
                  fence_epoch = NULL, fence_lease_id = NULL, fence_attempt = NULL, fence_repeat = NULL, \
