@@ -107,3 +107,56 @@ async fn a_lease_whose_row_was_locked_for_less_than_it_lasts_is_renewed_as_soon_
     far.release();
     untroubled(&home, id).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outcome_that_the_store_refuses_is_let_go_after_a_lease_and_counts_once_it_is_taken() {
+    let home = on_a_database().await;
+    let far = FarSide::start().await.unwrap();
+    ledger(&home, &far, "non_idempotent_write");
+    let id = home.enqueue().await;
+    let (cluster, name) = database(&home);
+    // Nothing but an outcome: what the sweep has to say is taken.
+    let forbid = "ALTER TABLE journal ADD CONSTRAINT no_outcome CHECK (kind <> 'tool_outcome') NOT VALID";
+    cluster.execute(&name, forbid).await.unwrap();
+    let log = home.path().join("worker.log");
+    let mut command = home.command(&["worker"]);
+    command.stdout(Stdio::null()).stderr(std::fs::File::create(&log).unwrap());
+    let mut worker = home.start_as_it_is(command);
+    let row = home.until(id, "in doubt", in_doubt).await;
+    assert_eq!((row.requeues, far.arrived().len()), (0, 1));
+    let said = std::fs::read_to_string(&log).unwrap();
+    let of_it = |what: &str| said.lines().filter(|line| line.contains(what) && line.contains(&id.to_string())).count();
+    assert_eq!(of_it("cannot be recorded"), 1, "{said}");
+    assert_eq!(of_it("class=done"), 1, "what the tool answered: {said}");
+    // Asked to end, it stays with the answer that nobody else has until the store takes it.
+    worker.signal("TERM");
+    cluster.execute(&name, "ALTER TABLE journal DROP CONSTRAINT no_outcome").await.unwrap();
+    worker.ended().await;
+    let row = home.row(id).await;
+    let journal = home.journal(id).await;
+    assert_eq!((row.state, row.fence, count(&journal, "tool_outcome")), (State::Queued, None, 1), "{journal:?}");
+    assert_eq!(far.arrived().len(), 1, "the write was made once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_is_asked_to_end_does_not_wait_for_a_stamp_that_the_store_refuses() {
+    let home = on_a_database().await;
+    let far = FarSide::start().await.unwrap();
+    ledger(&home, &far, "non_idempotent_write");
+    let id = home.enqueue().await;
+    let (cluster, name) = database(&home);
+    let forbid = "ALTER TABLE journal ADD CONSTRAINT no_stamp CHECK (kind <> 'write_stamped') NOT VALID";
+    cluster.execute(&name, forbid).await.unwrap();
+    let log = home.path().join("worker.log");
+    let mut command = home.command(&["worker"]);
+    command.stdout(Stdio::null()).stderr(std::fs::File::create(&log).unwrap());
+    let mut worker = home.start_as_it_is(command);
+    let started = Instant::now();
+    while !std::fs::read_to_string(&log).unwrap().contains("cannot be recorded") {
+        assert!(started.elapsed() < PATIENCE, "{}", std::fs::read_to_string(&log).unwrap());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    worker.signal("TERM");
+    worker.ended().await;
+    assert!(far.arrived().is_empty(), "{:?}", home.row(id).await);
+}

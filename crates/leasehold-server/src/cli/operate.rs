@@ -83,7 +83,14 @@ pub(crate) async fn worker(context: &Context, args: WorkerArgs, mut signals: Sig
     }
     match only {
         Some(run) if !worked.executed.iter().any(|(id, _)| *id == run) => Err(not_executed(&local, &worked, run).await?),
-        _ => lost(&local, &worked).await,
+        _ => {
+            let worst = lost(&local, &worked).await?;
+            match only {
+                // Who asks for one run is told how that one stands, as `run` does.
+                Some(run) => Ok(exit_of_executed(&local.row(run).await?)),
+                None => Ok(worst),
+            }
+        }
     }
 }
 
@@ -218,9 +225,10 @@ pub(crate) async fn reap(context: &Context, args: ReapArgs) -> Outcome {
     for run in &swept.shared {
         terminal::note(format!("run {run}: its lease is renewed by another machine; a SQLite store belongs to one machine"));
     }
+    let exit = if swept.failed.is_empty() { Exit::Done } else { Exit::Refused };
     if context.json {
         terminal::print_json(&Page::whole(items))?;
-        return Ok(Exit::Done);
+        return Ok(exit);
     }
     if items.is_empty() {
         terminal::note(format!("nothing to settle in {}", local.runtime.store().describe()));
@@ -240,7 +248,7 @@ pub(crate) async fn reap(context: &Context, args: ReapArgs) -> Outcome {
     let mut screen = Screen::stdout();
     screen.table(&["run", "because", "now"], &rows);
     screen.print()?;
-    Ok(Exit::Done)
+    Ok(exit)
 }
 
 /// Brings the store to this version; opening it does.

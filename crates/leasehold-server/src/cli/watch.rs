@@ -109,7 +109,7 @@ pub(crate) async fn late_outcomes(runtime: &Runtime, signals: &mut Signals) -> L
         return Late::None;
     }
     terminal::note(
-        "the lease was gone before the answer of a tool could be recorded; it is offered to the store now; Ctrl-C leaves",
+        "the lease was gone before all that this process knows of a write was on record; it is offered to the store now; Ctrl-C leaves",
     );
     let recorded = runtime.late_outcomes_recorded();
     tokio::pin!(recorded);
@@ -123,7 +123,7 @@ pub(crate) async fn late_outcomes(runtime: &Runtime, signals: &mut Signals) -> L
 
 fn said_lost() -> Late {
     terminal::note(
-        "the answer of a tool is not on record, and this process takes it along: the log has its key; look at the far side for it",
+        "what this process knows of a write may not be on record, and goes with it: `runs show` says how the write stands",
     );
     Late::Lost
 }

@@ -8,7 +8,7 @@ use leasehold::run::{CallId, EntryBody, LateAnswer, MODEL_CALL_FAILED, Outcome, 
 pub(crate) fn sentence(subject: &Subject<'_>) -> (Look, String) {
     let row = subject.row;
     match row.state {
-        State::Queued => (Look::Plain, queued(subject)),
+        State::Queued => (Look::Plain, format!("{}{}", queued(subject), apart(subject))),
         State::Running => {
             let holder = row.lease.as_ref().map_or("nobody", |lease| lease.holder.as_str());
             let flight = match &row.fence {
@@ -24,9 +24,9 @@ pub(crate) fn sentence(subject: &Subject<'_>) -> (Look, String) {
             };
             (Look::Warn, format!("Being cancelled: {what}; nothing new starts."))
         }
-        State::WaitingForApproval => (Look::Warn, waiting(subject)),
+        State::WaitingForApproval => (Look::Warn, format!("{}{}", waiting(subject), apart(subject))),
         State::WaitingForInput if !super::card::cannot_be_shown(subject) => {
-            (Look::Warn, "Waits for a person: values are asked for.".into())
+            (Look::Warn, format!("Waits for a person: values are asked for.{}", apart(subject)))
         }
         State::WaitingForInput => (Look::Warn, waiting(subject)),
         State::Completed if row.duplicates + row.contradictions > 0 => (Look::Warn, completed(subject)),
@@ -105,10 +105,21 @@ fn unknown_writes(subject: &Subject<'_>) -> String {
     let stamped = stamped(subject);
     let closed = subject.entries.iter().filter_map(|entry| match &entry.body {
         // Of a read nothing can have happened.
-        EntryBody::ToolOutcome(o) if o.outcome == Outcome::Unknown && stamped.contains(&&o.call_id) => Some(o.tool.as_str()),
+        EntryBody::ToolOutcome(o) if o.outcome == Outcome::Unknown && stamped.contains(&&o.call_id) => {
+            Some((&o.call_id, &o.tool))
+        }
         _ => None,
     });
-    let unknown: Vec<&str> = closed.chain(subject.row.fence.as_ref().map(|fence| fence.tool.as_str())).collect();
+    // Where the journal cannot be read to its end, the row knows of its newest calls.
+    let calls = subject.row.turn.iter().flat_map(|turn| turn.calls.iter().chain(&turn.earlier));
+    let of_row = calls.filter(|c| c.outcome == Some(Outcome::Unknown) && c.maybe_entered()).map(|c| (&c.id, &c.tool));
+    let mut unknown: Vec<(&CallId, &String)> = Vec::new();
+    for call in closed.chain(of_row).chain(subject.row.fence.as_ref().map(|fence| (&fence.call_id, &fence.tool))) {
+        if !unknown.contains(&call) {
+            unknown.push(call);
+        }
+    }
+    let unknown: Vec<&str> = unknown.into_iter().map(|(_, tool)| tool.as_str()).collect();
     let unknown = match unknown.as_slice() {
         [] => String::new(),
         [one] => format!("; {one} may have happened, nobody knows: do not repeat it blindly"),
@@ -119,6 +130,10 @@ fn unknown_writes(subject: &Subject<'_>) -> String {
 
 /// What the process that made a call said against its recorded outcome.
 fn contradicted(subject: &Subject<'_>) -> String {
+    contradictions(subject).iter().map(|said| format!("; but {said}")).collect()
+}
+
+fn contradictions(subject: &Subject<'_>) -> Vec<String> {
     let against = subject.entries.iter().filter_map(|entry| match &entry.body {
         EntryBody::LateEvidence(late) if late.contradicts => {
             let recorded = subject.entries.iter().find_map(|entry| match &entry.body {
@@ -127,11 +142,23 @@ fn contradicted(subject: &Subject<'_>) -> String {
             })?;
             let (tool, recorded) = (&recorded.tool, recorded.outcome.as_str().replace('_', " "));
             let says = if late.answer == LateAnswer::Done { "it happened" } else { "it did not happen" };
-            Some(format!("; but of {tool} {}, recorded as {recorded}, its own process says that {says}", late.call_id))
+            let said = format!("of {tool} {}, recorded as {recorded}, its own process says that {says}", late.call_id);
+            // The outcome is of another attempt than the one that is spoken of.
+            let again = late.answer == LateAnswer::Done && recorded == "done";
+            Some(if again {
+                format!("{tool} {} may have happened twice: an attempt that was taken for absent is done", late.call_id)
+            } else {
+                said
+            })
         }
         _ => None,
     });
     against.collect()
+}
+
+/// The same as sentences of its own.
+fn apart(subject: &Subject<'_>) -> String {
+    contradictions(subject).iter().map(|said| format!(" But {said}.")).collect()
 }
 
 fn completed(subject: &Subject<'_>) -> String {
@@ -195,7 +222,8 @@ fn dead(subject: &Subject<'_>) -> (Look, String) {
             let attempts = row.fence.as_ref().map_or(1, |fence| fence.attempt);
             let often = if attempts > 1 { format!("in one of {attempts} attempts") } else { "once".to_owned() };
             format!(
-                "In doubt: {tool} may have happened {often}; nobody knows. Nothing repeats it until a person says what is true."
+                "In doubt: {tool} may have happened {often}; nobody knows. Nothing repeats it until a person says what is true.{}",
+                apart(subject)
             )
         }
         Some(Reason::RetriesExhausted) => {

@@ -258,8 +258,9 @@ async fn listed(home: &Home, id: RunId) -> serde_json::Value {
 async fn killed_in_its_tool(home: &Home, far: &FarSide) -> RunId {
     let id = home.enqueue().await;
     far.then([Then::Hold]);
+    let arrived = far.arrived().len();
     let mut worker = home.start(&["worker", "--once", &id.to_string()], None);
-    far.wait_for(1).await;
+    far.wait_for(arrived + 1).await;
     worker.kill();
     far.release();
     id
@@ -354,7 +355,10 @@ async fn what_another_hand_took_out_of_a_record_is_missed_and_no_write_is_made_a
     }
     home.ledger(&far, NONE, APPEND_ONCE);
     let in_flight = killed_in_its_tool(home, &far).await;
+    let answered = killed_in_its_tool(home, &far).await;
     stage.without_constraints().await;
+    let outcome = r#"replace(turn, '"needs_person":false', '"needs_person":false,"outcome":"done"')"#;
+    stage.damage(&format!("UPDATE runs SET turn = {outcome} WHERE id = 'RUN'"), answered).await;
     let fence = "UPDATE runs SET fence_call = NULL, fence_tool = NULL, fence_effect = NULL, fence_key = NULL, \
                  fence_epoch = NULL, fence_lease_id = NULL, fence_attempt = NULL, fence_repeat = NULL, \
                  fence_verifiable = NULL, fence_stamped_at_ms = NULL, fence_in_flight_until_ms = NULL WHERE id = 'RUN'";
@@ -383,7 +387,14 @@ async fn what_another_hand_took_out_of_a_record_is_missed_and_no_write_is_made_a
     assert_eq!((row.reason, row.fence.is_some()), (Some(Reason::Abandoned), false));
     let outcome = Story::of(&home.journal(in_flight).await).calls.into_values().next().and_then(|call| call.outcome);
     assert_eq!(outcome.map(|o| o.outcome), Some(Outcome::Done));
-    assert_eq!(far.arrived().len(), 1, "nothing was made again");
+    // A fence that names a call with an outcome is a doubt like any other: shown with its arguments, and with an exit.
+    let doubted = home.until(answered, "in doubt", |row| row.state == State::Dead).await;
+    assert_eq!(doubted.reason, Some(Reason::WriteInDoubt));
+    let shown = home.run(&["runs", "show", &answered.to_string()]).await;
+    assert!(shown.stderr().contains("which has an outcome") && shown.stdout().contains("text: "), "{shown}");
+    let ran = home.run(&["resolve", &answered.to_string(), "--call", "t1c0", "--abandon"]).await;
+    assert_eq!((ran.code(), home.row(answered).await.state), (0, State::Failed), "{ran}");
+    assert_eq!(far.arrived().len(), 2, "nothing was made again");
 }
 
 /// A worker that is paused after its write has landed, and wakes when a person has said "not landed", another worker has made the

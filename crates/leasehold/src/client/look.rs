@@ -78,11 +78,7 @@ impl Runtime {
     /// No such run, no answer, a row that does not decode.
     pub async fn details(&self, id: RunId) -> Result<Details, OrderError> {
         // The journal first: the row is then at least as new as what is shown of the journal.
-        let (entries, unreadable) = match self.engine.journal(id, 0).await {
-            Ok(entries) => (entries, None),
-            Err(error @ ReadError::Corrupt { .. }) => (Vec::new(), Some(error.to_string())),
-            Err(ReadError::Unavailable(unavailable)) => return Err(unavailable.into()),
-        };
+        let (entries, unreadable) = self.engine.readable_journal(id).await?;
         let (row, unreadable) = match self.engine.store().load(id).await {
             Ok(row) => (row.ok_or(OrderError::NotFound)?, unreadable),
             Err(ReadError::Corrupt { rest: Some(rest), why, .. }) => (*rest, Some(format!("its row does not decode: {why}"))),

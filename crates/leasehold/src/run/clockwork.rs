@@ -246,6 +246,7 @@ fn evidence(draft: &mut Draft<'_>, late: Late) {
     if let Some(call) = draft.known_mut(&call_id) {
         let others_done = call.attempts_done() > 0;
         let others_entered = call.stamps.iter().any(|s| s.entered && (s.epoch != right.epoch || s.lease_id != right.lease_id));
+        let newest = call.stamps.iter().rfind(|s| s.entered).map(|s| (s.epoch, s.lease_id));
         let (outcome, effect, tool) = (call.outcome, call.effect, call.tool.clone());
         match call.stamp_of_mut(right.epoch, right.lease_id) {
             None => contradicts = answer == LateAnswer::Done,
@@ -257,9 +258,12 @@ fn evidence(draft: &mut Draft<'_>, late: Late) {
                     (LateAnswer::Done, None) => {
                         call.evidence.get_or_insert(sequence);
                     }
-                    (LateAnswer::Done, Some(outcome)) => {
-                        contradicts = outcome != Outcome::Done;
+                    // Somebody said of this attempt that it is not there, and of a later one, which nobody heard of, that it is.
+                    (LateAnswer::Done, Some(Outcome::Done)) => {
+                        let released = newest != Some((right.epoch, right.lease_id));
+                        contradicts = effect == Effect::NonIdempotentWrite && released && !others_done;
                     }
+                    (LateAnswer::Done, Some(_)) => contradicts = true,
                     (LateAnswer::NotApplied | LateAnswer::NotStarted, Some(Outcome::Done | Outcome::Unknown)) => {
                         contradicts = !others_entered;
                     }

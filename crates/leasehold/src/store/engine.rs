@@ -462,6 +462,7 @@ impl Engine {
         let started = tokio::time::Instant::now();
         // The sequence at which a write without an answer was sent: from there on its own entries are looked for.
         let unanswered = AtomicU64::new(u64::MAX);
+        let last = Mutex::new(None);
         let attempt = || async {
             let row = self.load(id).await?;
             let sent_at = unanswered.load(Ordering::Relaxed);
@@ -486,6 +487,9 @@ impl Engine {
             }
         };
         let attempts = attempt.retry(soon()).when(|error| {
+            if let CommitError::Unavailable(unavailable) = error {
+                *last.lock().unwrap_or_else(PoisonError::into_inner) = Some(unavailable.0.clone());
+            }
             let again = match error {
                 CommitError::Moved | CommitError::Fenced | CommitError::Unavailable(_) => true,
                 CommitError::Refused(refused) => !refused.lasting,
@@ -496,7 +500,10 @@ impl Engine {
         // A store that is silent is given no longer than one that says it cannot.
         match tokio::time::timeout(patience, attempts).await {
             Ok(result) => result,
-            Err(_) => Err(CommitError::Unavailable(Unavailable(format!("it is silent, for {} s", patience.as_secs())))),
+            Err(_) => {
+                let last = last.into_inner().unwrap_or_else(PoisonError::into_inner);
+                Err(CommitError::Unavailable(Unavailable(last.unwrap_or_else(|| "it is silent".into()))))
+            }
         }
     }
 
@@ -525,10 +532,34 @@ impl Engine {
     /// An entry that is missing or does not decode, no answer.
     pub async fn journal(&self, id: RunId, from: u64) -> Result<Vec<Entry>, ReadError> {
         let mut entries = Vec::new();
+        self.append_journal(id, from, limits::PAGE_MAX, &mut entries).await?;
+        Ok(entries)
+    }
+
+    /// The entries of a run up to the first that is missing or does not decode, and what is wrong with that one.
+    ///
+    /// # Errors
+    /// No answer.
+    pub(crate) async fn readable_journal(&self, id: RunId) -> Result<(Vec<Entry>, Option<String>), Unavailable> {
+        let mut entries = Vec::new();
+        let mut limit = limits::PAGE_MAX;
+        loop {
+            let next = entries.len() as u64;
+            match self.append_journal(id, next, limit, &mut entries).await {
+                Ok(()) => return Ok((entries, None)),
+                // A page with a bad entry in it gives none of its good ones: they are asked for in smaller pages.
+                Err(ReadError::Corrupt { .. }) if limit > 1 => limit /= 2,
+                Err(error @ ReadError::Corrupt { .. }) => return Ok((entries, Some(error.to_string()))),
+                Err(ReadError::Unavailable(unavailable)) => return Err(unavailable),
+            }
+        }
+    }
+
+    async fn append_journal(&self, id: RunId, from: u64, limit: usize, entries: &mut Vec<Entry>) -> Result<(), ReadError> {
         let mut next = from;
         loop {
-            let page = self.store.journal(id, next, limits::PAGE_MAX).await?;
-            let full = page.len() == limits::PAGE_MAX;
+            let page = self.store.journal(id, next, limit).await?;
+            let full = page.len() == limit;
             for entry in page {
                 if entry.sequence != next {
                     return Err(missing(id, next));
@@ -537,7 +568,7 @@ impl Engine {
                 next += 1;
             }
             if !full {
-                return Ok(entries);
+                return Ok(());
             }
         }
     }

@@ -97,10 +97,13 @@ pub(super) fn check_row(row: &Snapshot) -> Result<(), &'static str> {
     if reason_fits(row.state, row.reason) { Ok(()) } else { Err("the reason is not one of the state") }
 }
 
-/// A row as it is read: what holds of every row, and no stamp that may have been used lacks its fence. A row that lacks one was
-/// changed by another hand; it can be ended, and the call counts as one that may have happened.
+/// A row as it is read: what holds of every row, no stamp that may have been used lacks its fence, and no fence names a call that
+/// has its outcome. Such a row was changed by another hand; it can be ended, and the call counts as one that may have happened.
 pub(super) fn check_read(row: &Snapshot) -> Result<(), String> {
     check_row(row)?;
+    if let Some(call) = row.fenced_call().filter(|call| !call.is_pending()) {
+        return Err(format!("its fence names call {}, which has an outcome", call.id));
+    }
     match row.misses_fence() {
         Some(call) => Err(format!("the fence of call {} is missing: it may have been entered", call.id)),
         None => Ok(()),

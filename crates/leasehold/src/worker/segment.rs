@@ -127,7 +127,7 @@ impl Segment {
     pub(crate) async fn commit(&mut self, acts: Vec<Act>) -> Result<(), SegmentError> {
         let write_id = WriteId::random();
         let mut pause = Duration::from_millis(20);
-        let mut refused = false;
+        let mut refused_since = None;
         loop {
             let events = acts.iter().cloned().map(|act| Event::Holder(self.right, act)).collect();
             let sent = self.heartbeat.now();
@@ -150,11 +150,18 @@ impl Segment {
                         return Ok(());
                     }
                 }
-                // A full disk or a permission may be mended while the lease lasts.
+                // A full disk or a permission may be mended while the lease lasts. What is not is an outage like any other: renewed
+                // for ever, it would show a healthy run to everybody.
                 Err(error @ (CommitError::Unavailable(_) | CommitError::Refused(_))) => {
-                    if matches!(error, CommitError::Refused(_)) && !std::mem::replace(&mut refused, true) {
-                        let run = self.row.id;
-                        tracing::warn!(%run, "run {run} cannot be recorded, and is tried again for as long as its lease is renewed: {error}");
+                    if matches!(error, CommitError::Refused(_)) {
+                        let (run, ttl) = (self.row.id, self.engine.ttl());
+                        let since = *refused_since.get_or_insert_with(|| {
+                            tracing::warn!(%run, "run {run} cannot be recorded, and is tried again for {ttl:?}: {error}");
+                            sent
+                        });
+                        if i128::from(sent.ns) - i128::from(since.ns) >= ttl.as_nanos().cast_signed() {
+                            self.trust.lose();
+                        }
                     }
                     if let Err(lost) = self.wait_for_store(&error.to_string(), &mut pause).await {
                         // The right may be over because this very write ended it.
@@ -173,7 +180,7 @@ impl Segment {
     /// The store does not answer: wait a little, until the lease's own deadline.
     async fn wait_for_store(&self, why: &str, pause: &mut Duration) -> Result<(), SegmentError> {
         if self.is_lost() {
-            return Err(SegmentError::Lost(format!("the store did not answer until the lease's deadline: {why}")));
+            return Err(SegmentError::Lost(format!("the store took nothing until the lease's deadline: {why}")));
         }
         tokio::time::sleep((*pause).min(self.trust.left())).await;
         *pause = (*pause * 2).min(Duration::from_secs(1));

@@ -286,6 +286,26 @@ fn a_word_against_the_record_is_marked_and_counted_after_its_turn_too() {
 }
 
 #[test]
+fn an_attempt_that_was_taken_for_absent_and_is_done_is_counted_where_nobody_heard_of_the_later_one() {
+    for (effect, counted) in [(NON, (0, 1)), (IDEM, (0, 0))] {
+        let (mut run, first) = Run::stamped(effect, true);
+        run.expire();
+        run.world.seconds += 120;
+        let second = run.claim();
+        run.act(restamp(effect, true));
+        run.expire();
+        run.world.seconds += 120;
+        run.claim();
+        run.act(Act::Record(vec![outcome(&c(0), Outcome::Done, Via::Verify)]));
+        assert_eq!(run.ok(late(&c(0), first, LateAnswer::Done)), ["late_evidence"]);
+        assert_eq!((run.row().duplicates, run.row().contradictions), counted, "{effect}");
+        run.ok(late(&c(0), second, LateAnswer::Done));
+        // Heard of both, it is a duplicate.
+        assert_eq!(run.row().duplicates, u32::from(effect == NON), "{effect}");
+    }
+}
+
+#[test]
 fn what_becomes_known_of_a_write_that_was_given_up_is_counted() {
     for (answer, counted) in [(LateAnswer::Done, 1), (LateAnswer::NotApplied, 1), (LateAnswer::Unknown, 0)] {
         let (mut run, former) = Run::stamped(NON, false);
