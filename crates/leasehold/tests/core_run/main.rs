@@ -11,6 +11,7 @@ mod regressions;
 mod rows;
 mod rules;
 mod single;
+mod story;
 mod units;
 mod walk;
 mod world;
