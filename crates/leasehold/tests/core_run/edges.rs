@@ -190,3 +190,54 @@ fn reasons_of_the_agent_are_those_of_failed_and_the_runtimes_those_of_dead() {
     assert!(Abandoned.belongs_to(State::Dead) && Abandoned.belongs_to(State::Failed));
     assert!(!Budget.belongs_to(State::Completed) && !Restored.belongs_to(State::Queued));
 }
+
+#[test]
+fn a_right_is_held_by_state_epoch_and_lease_together() {
+    let beat = |row: &Snapshot, right: Right| apply(row, Event::Holder(right, Act::Heartbeat), &now()).map(|_| ());
+    let run = Run::claimed();
+    let right = run.right();
+    assert_eq!(beat(run.row(), right), Ok(()));
+    let other_lease = Right { lease_id: lease(99), ..right };
+    let other_epoch = Right { epoch: right.epoch + 1, ..right };
+    for wrong in [other_lease, other_epoch] {
+        assert_eq!(beat(run.row(), wrong), Err(Rejection::Fenced), "{wrong:?}");
+    }
+    let mut dead = run.row().clone();
+    dead.state = State::Dead;
+    assert_eq!(beat(&dead, right), Err(Rejection::Fenced));
+}
+
+#[test]
+fn only_what_leaves_row_journal_and_lease_alone_is_unchanged() {
+    let run = Run::claimed();
+    let delta = |act| apply(run.row(), Event::Holder(run.right(), act), &now()).unwrap();
+    assert!(!delta(Act::Heartbeat).is_unchanged(), "it extends the lease");
+    assert!(!delta(Act::Yield).is_unchanged());
+    let cancelling = apply(run.row(), Event::Person(bob(), cancel()), &now()).unwrap();
+    assert!(!cancelling.is_unchanged());
+    assert!(apply(&cancelling.next, Event::Person(bob(), cancel()), &now()).unwrap().is_unchanged());
+}
+
+#[test]
+fn a_run_has_started_with_its_first_grant_and_not_before() {
+    let claimed_at_birth = birth(new_run(Mode::Wait, None, false), Some(grant(1)), &now()).next;
+    assert_eq!(claimed_at_birth.started_at, Some(now().wall));
+    assert_eq!(birth(new_run(Mode::Queue, None, false), None, &now()).next.started_at, None);
+    assert!(Run::claimed().row().started_at.is_some());
+}
+
+#[test]
+fn another_attempt_is_another_lease_also_where_a_restore_used_the_epoch_again() {
+    for (others, contradictions) in [(true, 0), (false, 1)] {
+        let (mut run, former) = Run::stamped(NON, false);
+        run.act(Act::Doubt { why: "timed out".into() });
+        run.order(bob(), resolve(former.epoch, ResolutionKind::Landed));
+        if others {
+            let again = Stamp { epoch: former.epoch, lease_id: lease(99), entered: true, late: Vec::new() };
+            run.world.row.turn.as_mut().unwrap().calls[0].stamps.push(again);
+        }
+        // It did not happen by this attempt: a contradiction only where there was no other.
+        run.ok(late(&c(0), former, LateAnswer::NotApplied));
+        assert_eq!(run.row().contradictions, contradictions);
+    }
+}
