@@ -3,6 +3,7 @@
 // Only `terminal` prints, because only it makes text safe first.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod access;
 mod cli;
 mod config;
 mod render;

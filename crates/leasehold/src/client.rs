@@ -121,6 +121,8 @@ pub struct StartRun {
     pub by: Principal,
     /// The person behind a machine; none: the asker.
     pub initiator: Option<String>,
+    /// The team whose members see it, besides its owner.
+    pub team: Option<String>,
 }
 
 impl StartRun {
@@ -135,6 +137,7 @@ impl StartRun {
             run_at: None,
             by,
             initiator: None,
+            team: None,
         }
     }
 }
@@ -378,6 +381,7 @@ impl Runtime {
             recovery: start.recovery,
             owner: start.by.id.clone(),
             initiator: start.initiator.unwrap_or_else(|| start.by.id.clone()),
+            team: start.team,
             by: start.by,
             priority: start.priority,
             run_at: start.run_at.map(crate::clock::to_millis),

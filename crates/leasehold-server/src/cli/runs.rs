@@ -110,6 +110,7 @@ pub(crate) async fn runs(context: &Context, command: RunsCommand) -> Outcome {
 async fn list(context: &Context, args: ListArgs) -> Outcome {
     let local = Local::open(context, Needs::Store).await?;
     let filter = Filter {
+        visible_to: None,
         states: args.state.into_iter().collect(),
         agent: args.agent,
         owner: args.owner,

@@ -22,6 +22,7 @@ fn row(state: State, reason: Option<Reason>) -> Snapshot {
         agent: "editor".into(),
         owner: "local:ann".into(),
         initiator: "local:ann".into(),
+        team: None,
         mode: Mode::Wait,
         state,
         reason,

@@ -6,7 +6,7 @@ use leasehold::{
     clock::BootClock as _,
     limits::PAGE_MAX,
     run::{Claimer, LeaseTime, RunId, Snapshot, State},
-    store::{Filter, Lapse},
+    store::{Filter, Lapse, Visible},
 };
 use std::time::Duration;
 
@@ -156,6 +156,17 @@ pub(super) async fn each_filter_narrows_a_list(world: World) {
     assert_eq!(listed(&world, Filter { since: Some(at(51)), ..Filter::default() }).await, []);
     let otherwise = world.add(Snapshot { contradictions: 1, created_at: at(49), ..completed("a") }).await.id;
     assert_eq!(listed(&world, Filter { flagged_only: true, ..Filter::default() }).await, [otherwise, twice]);
+    let of_team = world.add(Snapshot { team: Some("shop".into()), created_at: at(10), ..completed("a") }).await.id;
+    let behind = world.add(Snapshot { initiator: "eve".into(), created_at: at(10), ..completed("a") }).await.id;
+    let seen = |owner: &str, teams: &[&str]| {
+        let teams = teams.iter().map(|team| (*team).to_owned()).collect();
+        let visible = Visible { owner: owner.into(), initiator: owner.into(), teams };
+        Filter { visible_to: Some(visible), ..Filter::default() }
+    };
+    assert_eq!(listed(&world, seen("bob", &[])).await, [doubt]);
+    assert_eq!(listed(&world, seen("bob", &["shop", "till"])).await, [of_team, doubt]);
+    assert_eq!(listed(&world, seen("eve", &["%"])).await, [behind]);
+    assert_eq!(listed(&world, seen("nobody", &[])).await, []);
     let both = Filter { agent: Some("a".into()), owner: Some("bob".into()), ..states(&[State::Dead]) };
     assert_eq!(listed(&world, both).await, []);
     let nothing = Filter { agent: Some("%".into()), ..Filter::default() };

@@ -68,6 +68,7 @@ pub(super) fn new_run(plan: &Plan) -> NewRun {
         recovery: None,
         owner: "ann".into(),
         initiator: "ann".into(),
+        team: None,
         by: Principal::person("ann"),
         priority: 0,
         run_at: None,

@@ -148,7 +148,8 @@ impl fmt::Debug for RegisteredTool {
     }
 }
 
-fn matches(pattern: &str, name: &str) -> bool {
+/// A name that a pattern names: itself, or a beginning before `*`.
+pub fn matches(pattern: &str, name: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(prefix) => name.starts_with(prefix),
         None => pattern == name,

@@ -31,6 +31,8 @@ pub struct NewRun {
     pub owner: String,
     /// The person behind it.
     pub initiator: String,
+    /// The team that sees it.
+    pub team: Option<String>,
     /// Who asked.
     pub by: Principal,
     /// Larger is claimed earlier.

@@ -235,6 +235,8 @@ pub struct Snapshot {
     pub owner: String,
     /// The person who started it, or who owns the machine that did.
     pub initiator: String,
+    /// The team whose members see it, besides its owner.
+    pub team: Option<String>,
     /// How it was asked for.
     pub mode: Mode,
     /// Where it stands.

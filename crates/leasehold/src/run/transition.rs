@@ -226,6 +226,7 @@ pub fn birth(new: NewRun, grant: Option<Grant>, now: &Now) -> Delta {
         id: new.id,
         agent: new.agent,
         owner: new.owner,
+        team: new.team.clone(),
         initiator: new.initiator,
         mode: new.mode,
         state,

@@ -185,6 +185,11 @@ impl Store for MemoryStore {
                 && filter.owner.as_ref().is_none_or(|o| *o == row.owner)
                 && filter.reason.as_ref().is_none_or(|r| row.reason.is_some_and(|x| x.as_str() == r))
                 && filter.since.is_none_or(|s| row.created_at >= s)
+                && filter.visible_to.as_ref().is_none_or(|seen| {
+                    row.owner == seen.owner
+                        || row.initiator == seen.initiator
+                        || row.team.as_ref().is_some_and(|team| seen.teams.contains(team))
+                })
                 && (!filter.flagged_only || row.duplicates > 0 || row.contradictions > 0)
         };
         Ok(tables
@@ -299,6 +304,7 @@ fn listed(row: &Snapshot) -> Listed {
         id: row.id,
         agent: row.agent.clone(),
         owner: row.owner.clone(),
+        team: row.team.clone(),
         state: row.state.as_str().to_owned(),
         reason: row.reason.map(|r| r.as_str().to_owned()),
         epoch: row.epoch,

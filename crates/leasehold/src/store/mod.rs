@@ -168,6 +168,17 @@ pub enum Inserted {
     Refused(StoreRefused),
 }
 
+/// Whose rows a list shows: those of this owner, those that this person is behind, and those of these teams.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Visible {
+    /// The owner.
+    pub owner: String,
+    /// The person behind a run.
+    pub initiator: String,
+    /// The teams.
+    pub teams: Vec<String>,
+}
+
 /// Which rows a list shows; every field narrows.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
@@ -181,6 +192,8 @@ pub struct Filter {
     pub reason: Option<String>,
     /// Created at or after.
     pub since: Option<Timestamp>,
+    /// Only rows that this principal sees: its own and those of its teams.
+    pub visible_to: Option<Visible>,
     /// Only rows with an effect that landed twice, or with an outcome that its process contradicts.
     pub flagged_only: bool,
 }
@@ -194,6 +207,8 @@ pub struct Listed {
     pub agent: String,
     /// Its owner.
     pub owner: String,
+    /// Its team.
+    pub team: Option<String>,
     /// Its state.
     pub state: String,
     /// Its reason.

@@ -75,6 +75,7 @@ pub(crate) fn new_run(mode: Mode, recovery: Option<Recovery>, second_approver: b
         recovery,
         owner: INITIATOR.into(),
         initiator: INITIATOR.into(),
+        team: None,
         by: ann(),
         priority: 0,
         run_at: None,

@@ -281,6 +281,9 @@ impl Store for PostgresStore {
         let states = (!filter.states.is_empty()).then(|| filter.states.iter().map(|s| s.as_str()).collect());
         let (agent, owner) = (filter.agent.as_deref().map(stored), filter.owner.as_deref().map(stored));
         let reason = filter.reason.as_deref().map(stored);
+        let seen = filter.visible_to.as_ref();
+        let (see_owner, see_initiator) = (seen.map(|s| stored(&s.owner)), seen.map(|s| stored(&s.initiator)));
+        let see_teams: Vec<String> = seen.iter().flat_map(|s| &s.teams).map(|team| stored(team)).collect();
         let since_ms = filter.since.map(Timestamp::as_millisecond);
         let (before, limit) = (before_or_last(before), limited(limit));
         let mut params = Params::default();
@@ -290,6 +293,9 @@ impl Store for PostgresStore {
             .one("owner", &owner)
             .one("reason", &reason)
             .one("since_ms", &since_ms)
+            .one("see_owner", &see_owner)
+            .one("see_initiator", &see_initiator)
+            .many("see_teams", &see_teams)
             .one("flagged_only", &filter.flagged_only)
             .one("before", &before)
             .one("limit", &limit);

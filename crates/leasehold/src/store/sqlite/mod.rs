@@ -182,7 +182,11 @@ impl Store for SqliteStore {
         self.readers
             .read(move |c| {
                 let states = (!filter.states.is_empty()).then(|| json(filter.states.iter().map(|s| s.as_str())));
+                let seen = filter.visible_to.as_ref();
                 let params = named_params! {
+                    ":see_owner": seen.map(|s| &s.owner),
+                    ":see_initiator": seen.map(|s| &s.initiator),
+                    ":see_teams": seen.map(|s| json(s.teams.iter().map(String::as_str))),
                     ":states": states,
                     ":agent": filter.agent,
                     ":owner": filter.owner,

@@ -44,6 +44,7 @@ impl RowParams {
         params.set(":agent", row.agent.clone());
         params.set(":owner", row.owner.clone());
         params.set(":initiator", row.initiator.clone());
+        params.set(":team", row.team.clone());
         params.set(":mode", row.mode.as_str());
         params.set(":state", row.state.as_str());
         params.set(":reason", row.reason.map(|r| r.as_str()));
@@ -145,6 +146,7 @@ pub(super) fn snapshot(row: &Row<'_>) -> Result<Snapshot, Damaged> {
         agent: plain(row, "agent")?,
         owner: plain(row, "owner")?,
         initiator: plain(row, "initiator")?,
+        team: plain(row, "team")?,
         mode: word(row, "mode")?,
         state: word(row, "state")?,
         reason: optional_word(row, "reason")?,
@@ -189,6 +191,7 @@ pub(super) fn rest(row: &Row<'_>) -> Option<Snapshot> {
         agent: text("agent"),
         owner: text("owner"),
         initiator: text("initiator"),
+        team: plain(row, "team").unwrap_or_default(),
         mode: word(row, "mode").unwrap_or(Mode::Queue),
         state: State::Dead,
         reason: optional_word(row, "reason").ok().flatten(),
@@ -276,6 +279,7 @@ pub(super) fn listed(row: &Row<'_>) -> rusqlite::Result<Option<Listed>> {
         id,
         agent: row.get("agent")?,
         owner: row.get("owner")?,
+        team: row.get("team")?,
         state: row.get("state")?,
         reason: row.get("reason")?,
         epoch: shown_count(row.get("epoch")?),

@@ -3,7 +3,7 @@ WITH locked AS MATERIALIZED (
     SELECT id AS locked_id FROM runs WHERE id = :id FOR NO KEY UPDATE SKIP LOCKED
 ), written AS (
     UPDATE runs SET
-        agent = :agent, owner = :owner, initiator = :initiator, mode = :mode, state = :state, reason = :reason,
+        agent = :agent, owner = :owner, initiator = :initiator, team = :team, mode = :mode, state = :state, reason = :reason,
         epoch = :epoch, sequence = :sequence, next_segment = :next_segment, cancel_requested = :cancel_requested,
         recovery = :recovery, recovery_explicit = :recovery_explicit, requeues = :requeues, priority = :priority,
         due_at_ms = :due_at_ms, fence_call = :fence_call, fence_tool = :fence_tool, fence_effect = :fence_effect,

@@ -2,7 +2,7 @@
 -- somebody else has locked is passed over, so that it holds up no other; the guard is judged on the locked row.
 WITH wanted AS (
     SELECT * FROM unnest(
-        :id::uuid[], :agent::text[], :owner::text[], :initiator::text[], :mode::text[], :state::text[], :reason::text[],
+        :id::uuid[], :agent::text[], :owner::text[], :initiator::text[], :team::text[], :mode::text[], :state::text[], :reason::text[],
         :epoch::bigint[], :sequence::bigint[], :lease_id::uuid[], :holder::text[], :next_segment::text[],
         :cancel_requested::boolean[], :recovery::text[], :recovery_explicit::boolean[], :requeues::bigint[],
         :priority::integer[], :due_at_ms::bigint[], :fence_call::text[], :fence_tool::text[], :fence_effect::text[],
@@ -15,7 +15,7 @@ WITH wanted AS (
         :keep_lease::boolean[], :guard_epoch::bigint[], :guard_lease_id::uuid[], :guard_sequence::bigint[],
         :seen_clock::text[], :seen_ns::bigint[], :watched_ns::bigint[]
     ) AS w (
-        id, agent, owner, initiator, mode, state, reason, epoch, sequence, lease_id, holder, next_segment,
+        id, agent, owner, initiator, team, mode, state, reason, epoch, sequence, lease_id, holder, next_segment,
         cancel_requested, recovery, recovery_explicit, requeues, priority, due_at_ms, fence_call, fence_tool,
         fence_effect, fence_key, fence_epoch, fence_lease_id, fence_attempt, fence_repeat, fence_verifiable,
         fence_stamped_at_ms, fence_in_flight_until_ms, turn, wait_deadline_ms, has_request, second_approver, rounds,
@@ -27,7 +27,7 @@ WITH wanted AS (
     SELECT id FROM runs WHERE id = ANY (:id) FOR NO KEY UPDATE SKIP LOCKED
 ), written AS (
     UPDATE runs AS r SET
-        agent = w.agent, owner = w.owner, initiator = w.initiator, mode = w.mode, state = w.state, reason = w.reason,
+        agent = w.agent, owner = w.owner, initiator = w.initiator, team = w.team, mode = w.mode, state = w.state, reason = w.reason,
         epoch = w.epoch, sequence = w.sequence, next_segment = w.next_segment, cancel_requested = w.cancel_requested,
         recovery = w.recovery, recovery_explicit = w.recovery_explicit, requeues = w.requeues, priority = w.priority,
         due_at_ms = w.due_at_ms, fence_call = w.fence_call, fence_tool = w.fence_tool, fence_effect = w.fence_effect,

@@ -1,5 +1,5 @@
 UPDATE runs SET
-    agent = :agent, owner = :owner, initiator = :initiator, mode = :mode, state = :state, reason = :reason,
+    agent = :agent, owner = :owner, initiator = :initiator, team = :team, mode = :mode, state = :state, reason = :reason,
     epoch = :epoch, sequence = :sequence, lease_id = iif(:keep_lease, lease_id, :lease_id),
     holder = iif(:keep_lease, holder, :holder), lease_clock = iif(:keep_lease, lease_clock, :lease_clock),
     lease_expires_ns = iif(:keep_lease, lease_expires_ns, :lease_expires_ns), next_segment = :next_segment,
