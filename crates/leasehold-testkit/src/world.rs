@@ -15,6 +15,7 @@ use leasehold::{
     client::Executed,
     clock::ManualClock,
     run::{Backoff, Entry, OpenTurn, Policy, Principal, RunId, Snapshot, Story},
+    seal::Keyring,
     store::{Store, memory::MemoryStore},
     worker::Probe,
 };
@@ -298,6 +299,7 @@ pub struct WorldBuilder {
     ttl: Duration,
     policy: Policy,
     probe: Option<Arc<dyn Probe>>,
+    keyring: Option<Arc<Keyring>>,
     agent: Box<dyn FnOnce(AgentSpec) -> AgentSpec + Send>,
 }
 
@@ -316,6 +318,7 @@ impl World {
                 backoff: Backoff { initial: Duration::from_secs(5), factor: 2.0, max: Duration::from_secs(600), jitter: false },
             },
             probe: None,
+            keyring: None,
             agent: Box::new(|agent| agent),
         }
     }
@@ -477,6 +480,11 @@ impl WorldBuilder {
         self.policy = policy;
         self
     }
+    /// With sealed payloads.
+    pub fn keyring(mut self, keyring: &Arc<Keyring>) -> Self {
+        self.keyring = Some(Arc::clone(keyring));
+        self
+    }
     /// With a probe.
     pub fn probe(mut self, probe: Arc<dyn Probe>) -> Self {
         self.probe = Some(probe);
@@ -506,6 +514,7 @@ impl WorldBuilder {
         }
         let store = self.store.unwrap_or_else(|| MemoryStore::new(Arc::clone(&self.clock) as _));
         let runtime = Runtime::new(RuntimeConfig {
+            keyring: self.keyring,
             store: Arc::clone(&store),
             registry: Arc::new(registry),
             clock: Arc::clone(&self.clock) as _,

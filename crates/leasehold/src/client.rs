@@ -18,10 +18,11 @@ use crate::{
     clock::{BootClock, WallClock},
     limits,
     run::{
-        Act, CallId, Claimer, DecideCall, EditedCard, Entry, Event, Grant, LeaseId, Mode, NewRun, Order, Policy, Principal,
-        Reason, Recovery, Rejection, Request, ResolutionKind, Right, RunId, Snapshot, State, Story, TurnCard, WriteId,
-        canonical_hash, lacking,
+        Act, CallId, Claimer, DecideCall, EditedCard, Entry, Event, Grant, Hash256, LeaseId, Mode, NewRun, Order, Policy,
+        Principal, Reason, Recovery, Rejection, Request, ResolutionKind, Right, RunId, Snapshot, State, Story, TurnCard,
+        WriteId, canonical_hash, lacking,
     },
+    seal::Keyring,
     store::{
         Filter, Inserted, Listed, ReadError, RequestKey, Store, StoreRefused, Unavailable,
         engine::{CommitError, Done, Engine},
@@ -57,6 +58,8 @@ pub struct RuntimeConfig {
     pub process: String,
     /// Is told when a segment comes by; for drills and tests.
     pub probe: Option<Arc<dyn Probe>>,
+    /// Seals what lies in the store; none: it lies open.
+    pub keyring: Option<Arc<Keyring>>,
     /// Is told what happens beside the journal.
     pub live: Option<UnboundedSender<Live>>,
 }
@@ -77,6 +80,7 @@ impl RuntimeConfig {
             policy: Policy::default(),
             process: this_process(),
             probe: None,
+            keyring: None,
             live: None,
         }
     }
@@ -268,7 +272,8 @@ impl Runtime {
 
     /// Takes part with renewals that somebody else makes: see [`Heartbeat::ticked`].
     pub fn with_heartbeat(config: RuntimeConfig, heartbeat: Arc<Heartbeat>) -> Self {
-        let engine = Arc::new(Engine::new(config.store, config.wall, config.policy, config.ttl));
+        let engine = Engine::new(config.store, config.wall, config.policy, config.ttl).with_keyring(config.keyring);
+        let engine = Arc::new(engine);
         let reaper = Arc::new(Reaper::new(Arc::clone(&engine), config.clock));
         Self {
             engine,
@@ -372,8 +377,10 @@ impl Runtime {
                 }
             }
         }
+        let salt = Hash256::random().map_err(|e| StartError::Unavailable(Unavailable(e.to_string())))?;
         Ok(NewRun {
             id: RunId::new(),
+            salt,
             agent: start.agent,
             agent_version: agent.version(),
             request: start.request,
@@ -413,12 +420,13 @@ impl Runtime {
     ) -> Result<(Inserted, Done), StartError> {
         let patience = self.engine.ttl() / 3;
         let silent = |_| Err(Unavailable("it is silent".into()));
-        let first = self.engine.birth(new.clone(), grant.clone(), key.clone(), write_id);
+        let (insert, done) = self.engine.conceive(new, grant, key, write_id)?;
+        let first = self.engine.birth(insert.clone(), done.clone());
         match tokio::time::timeout(patience, first).await.unwrap_or_else(silent) {
             Ok((Inserted::Refused(refused), _)) => Err(refused.into()),
             Ok(born) => Ok(born),
             Err(_) => {
-                let again = self.engine.birth(new, grant, key, write_id);
+                let again = self.engine.birth(insert, done);
                 match tokio::time::timeout(patience, again).await.unwrap_or_else(silent)? {
                     // What was sent first may yet come to be, or have.
                     (Inserted::Refused(refused), _) => Err(Unavailable(refused.why).into()),

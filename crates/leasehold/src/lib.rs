@@ -45,6 +45,7 @@ pub mod clock;
 pub mod drill;
 pub mod limits;
 pub mod run;
+pub mod seal;
 pub mod store;
 pub mod worker;
 

@@ -67,6 +67,7 @@ fn entries(from: u64, bodies: &[EntryBody], row: &Snapshot, write_id: WriteId, n
             epoch: row.epoch,
             holder: holder.clone(),
             write_id,
+            mac: None,
             body: body.clone(),
         })
         .collect()

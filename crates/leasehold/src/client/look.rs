@@ -1,6 +1,7 @@
 //! What there is to see: runs, their records, what waits for a person.
 
 use super::*;
+use crate::run::chain::{self, ChainError, Exported};
 
 /// A run as it stands, with its whole journal.
 #[derive(Clone, Debug)]
@@ -91,6 +92,18 @@ impl Runtime {
         };
         let story = Story::of(&entries);
         Ok(Details { row, entries, story, unreadable })
+    }
+
+    /// Compares a run's journal with its chain, and with heads that were exported before; the head as it is now.
+    ///
+    /// # Errors
+    /// No such run, no answer, an entry that does not decode; inside: where journal and chain part.
+    pub async fn verify_chain(&self, id: RunId, exported: &[Exported]) -> Result<Result<Exported, ChainError>, OrderError> {
+        // The journal after the row: what was added in between is not the row's yet.
+        let row = self.engine.load(id).await?;
+        let mut entries = self.engine.journal_of(&row, 0).await?;
+        entries.retain(|entry| entry.sequence < row.sequence);
+        Ok(chain::verify(row.chain.as_ref(), &entries, exported))
     }
 
     /// Entries of a run from number `from`.

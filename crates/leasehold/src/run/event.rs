@@ -1,6 +1,7 @@
 //! What can happen to a run, by who has the authority: the holder, a former holder, the clock, a person. Nothing else changes one.
 
 use super::{
+    chain::Hash256,
     decision::{EditedCard, TurnCard},
     ids::{CallId, LeaseId, RunId},
     journal::{ReplyCall, Request, body},
@@ -17,6 +18,8 @@ use std::{collections::BTreeSet, time::Duration};
 pub struct NewRun {
     /// Chosen by the starter, so that a repeat after a lost answer is the same run.
     pub id: RunId,
+    /// Random: the key of the hashes in its chain.
+    pub salt: Hash256,
     /// The agent.
     pub agent: String,
     /// Hash of its configuration.

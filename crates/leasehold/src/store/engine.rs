@@ -9,9 +9,10 @@ use crate::{
     clock::WallClock,
     limits,
     run::{
-        Claimer, Delta, Entry, Event, Grant, Late, LateAnswer, LeaseChange, LeaseId, LeaseTime, NewRun, Now, Policy, Rejection,
-        Right, RunId, Snapshot, State, Tick, WriteId, apply, birth,
+        Chain, Claimer, Delta, Entry, EntryBody, Event, Grant, Late, LateAnswer, LeaseChange, LeaseId, LeaseTime, NewRun, Now,
+        Policy, Rejection, Right, RunId, Snapshot, State, Tick, WriteId, apply, birth,
     },
+    seal::{self, Keyring, Place},
 };
 use backon::{ExponentialBuilder, Retryable};
 use std::{
@@ -83,7 +84,8 @@ pub struct Done {
 }
 
 /// A transition and how it is written; no write where nothing changes.
-struct Drafted {
+#[derive(Clone, Debug)]
+pub(crate) struct Drafted {
     write: Option<Write>,
     done: Done,
 }
@@ -131,6 +133,7 @@ pub struct Engine {
     wall: Arc<dyn WallClock>,
     policy: Policy,
     ttl: Duration,
+    keyring: Option<Arc<Keyring>>,
     committed: broadcast::Sender<Committed>,
     late: TaskTracker,
 }
@@ -147,7 +150,13 @@ fn soon() -> ExponentialBuilder {
 impl Engine {
     /// On a store, under the operator's rules.
     pub fn new(store: Arc<dyn Store>, wall: Arc<dyn WallClock>, policy: Policy, ttl: Duration) -> Self {
-        Self { store, wall, policy, ttl, committed: broadcast::Sender::new(1024), late: TaskTracker::new() }
+        let keyring = None;
+        Self { store, wall, policy, ttl, keyring, committed: broadcast::Sender::new(1024), late: TaskTracker::new() }
+    }
+
+    /// The same with payloads sealed.
+    pub fn with_keyring(self, keyring: Option<Arc<Keyring>>) -> Self {
+        Self { keyring, ..self }
     }
 
     /// The store.
@@ -188,7 +197,15 @@ impl Engine {
         }
     }
 
-    fn entries(&self, from: u64, before: Option<&Snapshot>, delta: &Delta, write_id: WriteId, by_holder: bool) -> Vec<Entry> {
+    fn entries(
+        &self,
+        before: Option<&Snapshot>,
+        delta: &Delta,
+        chain: &mut Option<Chain>,
+        write_id: WriteId,
+        by_holder: bool,
+    ) -> Vec<Entry> {
+        let from = before.map_or(0, |row| row.sequence);
         let lease = match delta.lease {
             LeaseChange::Grant => delta.next.lease.as_ref(),
             _ if by_holder => before.and_then(|row| row.lease.as_ref()),
@@ -198,41 +215,73 @@ impl Engine {
         let at = self.wall.now();
         (from..)
             .zip(&delta.entries)
-            .map(|(sequence, body)| Entry {
-                sequence,
-                at,
-                epoch: delta.next.epoch,
-                holder: holder.clone(),
-                write_id,
-                body: body.clone(),
+            .map(|(sequence, body)| {
+                let (epoch, holder) = (delta.next.epoch, holder.clone());
+                let mut entry = Entry { sequence, at, epoch, holder, write_id, mac: None, body: body.clone() };
+                if let Some(chain) = chain {
+                    let mac = chain.mac(&entry.body.encode());
+                    chain.link(&entry, mac);
+                    entry.mac = Some(mac);
+                }
+                entry
             })
             .collect()
     }
 
-    /// Makes a run; with a grant it is claimed at birth. A repeat with the same id and write id is the same run.
+    /// Entries as they lie in the store.
+    fn sealed(&self, run: RunId, entries: &[Entry]) -> Result<Vec<Entry>, Unavailable> {
+        let Some(keyring) = &self.keyring else { return Ok(entries.to_vec()) };
+        let seal = |entry: &Entry| {
+            let place = Place { run, sequence: entry.sequence };
+            let envelope = keyring.seal(place, &entry.body.encode()).map_err(|e| Unavailable(e.to_string()))?;
+            Ok(Entry { body: EntryBody::Sealed(entry.body.kind(), envelope), ..entry.clone() })
+        };
+        entries.iter().map(seal).collect()
+    }
+
+    /// An entry as it was before it was sealed.
+    fn opened(&self, run: RunId, entry: Entry) -> Result<Entry, ReadError> {
+        let EntryBody::Sealed(kind, envelope) = &entry.body else { return Ok(entry) };
+        let corrupt = |why: String| ReadError::Corrupt { run, why: format!("entry {}: {why}", entry.sequence), rest: None };
+        let place = Place { run, sequence: entry.sequence };
+        let payload = seal::open(self.keyring.as_deref(), place, envelope).map_err(|e| corrupt(e.to_string()))?;
+        let body = EntryBody::decode(kind, &payload).map_err(|e| corrupt(e.to_string()))?;
+        Ok(Entry { body, ..entry })
+    }
+
+    /// A run that is to be made; with a grant it is claimed at birth.
     ///
     /// # Errors
-    /// No answer: repeat with the same arguments.
-    pub async fn birth(
+    /// Its content cannot be sealed.
+    pub(crate) fn conceive(
         &self,
         new: NewRun,
         grant: Option<Grant>,
         key: Option<RequestKey>,
         write_id: WriteId,
-    ) -> Result<(Inserted, Done), Unavailable> {
+    ) -> Result<(Insert, Done), Unavailable> {
+        let mut chain = Some(Chain::new(new.salt));
         let delta = birth(new, grant, &self.now());
-        let entries = self.entries(0, None, &delta, write_id, true);
-        let insert =
-            Insert { write_id, row: delta.next.clone(), lease: self.lease_op(delta.lease), entries: entries.clone(), key };
+        let entries = self.entries(None, &delta, &mut chain, write_id, true);
+        let row = Snapshot { chain, ..delta.next };
+        let sealed = self.sealed(row.id, &entries)?;
+        let insert = Insert { write_id, row: row.clone(), lease: self.lease_op(delta.lease), entries: sealed, key };
+        Ok((insert, Done { row, entries }))
+    }
+
+    /// Makes it. A repeat of the same is the same run.
+    ///
+    /// # Errors
+    /// No answer: repeat with the same arguments.
+    pub(crate) async fn birth(&self, insert: Insert, mut done: Done) -> Result<(Inserted, Done), Unavailable> {
         let inserted = self.store.insert(insert).await?;
-        let mut row = delta.next;
-        if let (Inserted::Applied(Some(end)), Some(lease)) = (&inserted, row.lease.as_mut()) {
+        if let (Inserted::Applied(Some(end)), Some(lease)) = (&inserted, done.row.lease.as_mut()) {
             lease.expires_at = end.clone();
         }
         if !matches!(inserted, Inserted::Refused(_)) {
-            self.announce(&row);
+            self.announce(&done.row);
         }
-        Ok((inserted, Done { row, entries }))
+        Ok((inserted, done))
     }
 
     /// Applies events, one after the other, as one guarded write on the row as the caller knows it.
@@ -251,7 +300,12 @@ impl Engine {
         write_id: WriteId,
         expiry: Option<ExpiryGuard>,
     ) -> Result<Done, CommitError> {
-        let Drafted { write, done } = self.draft(row, events, write_id, expiry)?;
+        self.send(self.draft(row, events, write_id, expiry)?).await
+    }
+
+    /// Writes a transition. After `Unavailable` the very same may be sent again.
+    pub(crate) async fn send(&self, drafted: Drafted) -> Result<Done, CommitError> {
+        let Drafted { write, done } = drafted;
         let Some(write) = write else { return Ok(done) };
         match self.store.write(write).await? {
             Answer::Applied(end) => Ok(self.applied(done, end)),
@@ -263,13 +317,13 @@ impl Engine {
     }
 
     /// What events make of a row.
-    fn draft(
+    pub(crate) fn draft(
         &self,
         row: &Snapshot,
         events: Vec<Event>,
         write_id: WriteId,
         expiry: Option<ExpiryGuard>,
-    ) -> Result<Drafted, Rejection> {
+    ) -> Result<Drafted, CommitError> {
         let now = self.now();
         let mut next = row.clone();
         let mut lease = LeaseChange::Keep;
@@ -280,19 +334,16 @@ impl Engine {
             if delta.lease != LeaseChange::Keep {
                 lease = delta.lease;
             }
-            entries.extend(self.entries(next.sequence, Some(&next), &delta, write_id, by_holder));
-            next = delta.next;
+            let mut chain = next.chain;
+            entries.extend(self.entries(Some(&next), &delta, &mut chain, write_id, by_holder));
+            next = Snapshot { chain, ..delta.next };
         }
         let guard =
             Guard { sequence: row.sequence, epoch: row.epoch, lease_id: row.lease.as_ref().map(|l| l.lease_id), expiry };
         let changes = !entries.is_empty() || lease != LeaseChange::Keep;
-        let write = changes.then(|| Write {
-            write_id,
-            guard,
-            next: next.clone(),
-            lease: self.lease_op(lease),
-            entries: entries.clone(),
-        });
+        let sealed = self.sealed(row.id, &entries)?;
+        let lease = self.lease_op(lease);
+        let write = changes.then(|| Write { write_id, guard, next: next.clone(), lease, entries: sealed });
         Ok(Drafted { write, done: Done { row: next, entries } })
     }
 
@@ -389,7 +440,7 @@ impl Engine {
                     *place -= 1;
                     decided.drafted.push((write, done));
                 }
-                Err(Rejection::NotServed(what)) => {
+                Err(CommitError::Rejected(Rejection::NotServed(what))) => {
                     decided.passed_over.push((row.id, format!("this process does not serve `{what}`")));
                 }
                 // The queue was closed, or it is not due after all.
@@ -463,6 +514,7 @@ impl Engine {
         // The sequence at which a write without an answer was sent: from there on its own entries are looked for.
         let unanswered = AtomicU64::new(u64::MAX);
         let last = Mutex::new(None);
+        let sent: Mutex<Option<(u64, u64, Drafted)>> = Mutex::new(None);
         let attempt = || async {
             let row = self.load(id).await?;
             let sent_at = unanswered.load(Ordering::Relaxed);
@@ -474,7 +526,15 @@ impl Engine {
                     return Ok(Done { row, entries: own });
                 }
             }
-            match self.commit(&row, vec![event(&row)], write_id).await {
+            // What was sent before and not answered is sent again as it was, where the row is as it was: the store takes either for
+            // the other.
+            let drafted = sent.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let drafted = match drafted.filter(|(sequence, epoch, _)| (*sequence, *epoch) == (row.sequence, row.epoch)) {
+                Some((.., drafted)) => drafted,
+                None => self.draft(&row, vec![event(&row)], write_id, None)?,
+            };
+            *sent.lock().unwrap_or_else(PoisonError::into_inner) = Some((row.sequence, row.epoch, drafted.clone()));
+            match self.send(drafted).await {
                 Err(CommitError::Unavailable(unavailable)) => {
                     unanswered.fetch_min(row.sequence, Ordering::Relaxed);
                     Err(unavailable.into())
@@ -564,7 +624,7 @@ impl Engine {
                 if entry.sequence != next {
                     return Err(missing(id, next));
                 }
-                entries.push(entry);
+                entries.push(self.opened(id, entry)?);
                 next += 1;
             }
             if !full {

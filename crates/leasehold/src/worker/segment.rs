@@ -128,14 +128,28 @@ impl Segment {
         let write_id = WriteId::random();
         let mut pause = Duration::from_millis(20);
         let mut refused_since = None;
+        let mut drafted = None;
         loop {
-            let events = acts.iter().cloned().map(|act| Event::Holder(self.right, act)).collect();
+            // What was not answered is sent again as it was: the store takes either for the other.
+            let draft = match drafted.take() {
+                Some(draft) => Ok(draft),
+                None => {
+                    let events = acts.iter().cloned().map(|act| Event::Holder(self.right, act)).collect();
+                    self.engine.draft(&self.row, events, write_id, None)
+                }
+            };
             let sent = self.heartbeat.now();
             // A store that does not answer at all is waited for no longer than the lease lasts; what it does later is recognised
             // by the write id, or refused by the guard.
             let patience = self.trust.left().max(PATIENCE_MIN);
-            let answer = tokio::time::timeout(patience, self.engine.commit(&self.row, events, write_id)).await;
-            match answer.unwrap_or_else(|_| Err(no_answer())) {
+            let answer = match draft {
+                Ok(draft) => {
+                    drafted = Some(draft.clone());
+                    tokio::time::timeout(patience, self.engine.send(draft)).await.unwrap_or_else(|_| Err(no_answer()))
+                }
+                Err(error) => Err(error),
+            };
+            match answer {
                 Ok(done) => {
                     self.took(done, sent);
                     return Ok(());
@@ -146,6 +160,7 @@ impl Segment {
                 }
                 Err(CommitError::Rejected(rejection)) => return Err(rejection.into()),
                 Err(CommitError::Moved) => {
+                    drafted = None;
                     if self.catch_up(write_id).await? {
                         return Ok(());
                     }

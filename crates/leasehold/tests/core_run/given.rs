@@ -67,6 +67,7 @@ pub(crate) fn tool_of(effect: Effect) -> &'static str {
 
 pub(crate) fn new_run(mode: Mode, recovery: Option<Recovery>, second_approver: bool) -> NewRun {
     NewRun {
+        salt: Hash256([7; 32]),
         id: RunId(Uuid::from_u128(7)),
         agent: "editor".into(),
         agent_version: "v1".into(),
@@ -85,6 +86,7 @@ pub(crate) fn new_run(mode: Mode, recovery: Option<Recovery>, second_approver: b
 
 pub(crate) fn reply(turn: u32, calls: &[(Effect, bool)]) -> Recorded {
     let calls = calls.iter().enumerate().map(|(index, (effect, needs_person))| ReplyCall {
+        salt: Hash256([7; 32]),
         id: call(turn, index),
         tool: tool_of(*effect).into(),
         raw_arguments: "{}".into(),
@@ -127,6 +129,7 @@ pub(crate) fn late(id: &CallId, right: Right, answer: LateAnswer) -> Event {
 
 pub(crate) fn card(kind: WaitKind, calls: &[CallId]) -> TurnCard {
     let calls = calls.iter().map(|id| CardCall {
+        salt: Hash256([7; 32]),
         id: id.clone(),
         tool: ToolIdentity {
             source: "site".into(),

@@ -261,6 +261,7 @@ fn append(
             ":holder": entry.holder,
             ":write_id": write_id,
             ":kind": entry.body.kind(),
+            ":mac": entry.mac.map(|mac| mac.0.to_vec()),
             ":payload": payload,
         })?;
     }
