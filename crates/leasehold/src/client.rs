@@ -202,7 +202,8 @@ impl From<CommitError> for OrderError {
             CommitError::Gone => Self::NotFound,
             CommitError::Unavailable(unavailable) => Self::Unavailable(unavailable),
             CommitError::Refused(refused) => Self::StoreRefused(refused),
-            CommitError::Fenced | CommitError::Moved => {
+            // Nothing that anybody orders is charged.
+            CommitError::OverBudget(_) | CommitError::Fenced | CommitError::Moved => {
                 Self::Unavailable(Unavailable("the run changed faster than the order could be applied".into()))
             }
             CommitError::Corrupt(why) => Self::Unreadable(why),

@@ -85,6 +85,7 @@ impl Step {
             next: self.delta.next.clone(),
             lease: op(self.delta.lease),
             entries: entries(self.before.sequence, &self.delta.entries, &self.delta.next, self.write_id, self.number),
+            charges: Vec::new(),
         }
     }
 }

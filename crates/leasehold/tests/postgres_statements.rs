@@ -62,7 +62,7 @@ fn the_two_dialects_have_the_same_statements() {
     let parts: Vec<_> = sqlite.difference(&postgres).collect();
     assert_eq!(parts, ["append", "write_is_there"]);
     let more: Vec<_> = postgres.difference(&sqlite).collect();
-    assert_eq!(more, ["inspect", "lock_schema", "notify", "now", "schema_version", "write_runs"]);
+    assert_eq!(more, ["inspect", "lock_budget", "lock_schema", "notify", "now", "schema_version", "write_runs"]);
 }
 
 /// 20,000 settled runs, and ten of each state that is looked for.

@@ -9,6 +9,7 @@
     reason = "an assertion library: panicking is how it says that a store breaks its contract"
 )]
 
+mod charges;
 mod claims;
 mod guard;
 mod load;
@@ -114,6 +115,11 @@ const CASES: &[Case] = cases![
     queries::a_run_is_found_by_the_end_of_its_id,
     queries::workers_live_until_their_time_or_word,
     queries::what_the_workers_serve_comes_back_as_it_was_last_said,
+    charges::a_write_over_a_budget_changes_nothing_and_one_within_it_counts,
+    charges::a_call_is_counted_once_and_a_write_sent_again_is_the_same,
+    charges::what_is_older_than_the_window_does_not_count,
+    charges::a_charged_write_whose_guard_does_not_hold_charges_nothing,
+    charges::charges_at_once_never_exceed_their_budgets,
     load::a_renewal_extends_only_what_is_held,
     load::a_look_reports_foreign_changes_and_extends_nothing,
     load::what_was_acknowledged_is_there_for_another_handle,

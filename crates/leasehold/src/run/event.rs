@@ -531,3 +531,31 @@ pub(crate) fn open_calls(calls: &[ReplyCall]) -> Vec<super::snapshot::OpenCall> 
 pub(crate) fn holder_name(kind: SegmentKind, process: &str) -> String {
     format!("{kind}:{process}")
 }
+
+/// What a write's stamp counts against a budget. The same call is counted once, however often it is stamped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Charge {
+    /// Names the budget.
+    pub budget: String,
+    /// The call.
+    pub call: CallId,
+    /// When, by the clock of the process that stamps.
+    pub at: Timestamp,
+    /// What was counted in this time before counts.
+    pub window: Duration,
+    /// So much together at most; none: counted, and let through (a person has said so).
+    pub max: Option<i64>,
+    /// So much: 1 for a count, millionths for a sum.
+    pub amount: i64,
+}
+
+impl Charge {
+    /// What was counted at or before this time does not count.
+    pub(crate) fn since(&self) -> Timestamp {
+        self.at.checked_sub(self.window).unwrap_or(Timestamp::MIN)
+    }
+    /// With what was spent it is too much.
+    pub(crate) fn exceeds(&self, spent: i64) -> bool {
+        self.max.is_some_and(|max| spent.saturating_add(self.amount) > max)
+    }
+}

@@ -9,8 +9,8 @@ use crate::{
     clock::WallClock,
     limits,
     run::{
-        Chain, Claimer, Delta, Entry, EntryBody, Event, Grant, Late, LateAnswer, LeaseChange, LeaseId, LeaseTime, NewRun, Now,
-        Policy, Rejection, Right, RunId, Snapshot, State, Tick, WriteId, apply, birth,
+        Chain, Charge, Claimer, Delta, Entry, EntryBody, Event, Grant, Late, LateAnswer, LeaseChange, LeaseId, LeaseTime,
+        NewRun, Now, Policy, Rejection, Right, RunId, Snapshot, State, Tick, WriteId, apply, birth,
     },
     seal::{self, Keyring, Place},
 };
@@ -54,6 +54,9 @@ pub enum CommitError {
     /// No such run.
     #[error("there is no such run")]
     Gone,
+    /// A budget would be exceeded: nothing of it is there.
+    #[error("the budget `{0}` would be exceeded")]
+    OverBudget(String),
     /// No answer: it may have been applied.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
@@ -145,6 +148,16 @@ fn soon() -> ExponentialBuilder {
         .with_max_delay(Duration::from_millis(500))
         .with_jitter()
         .without_max_times()
+}
+
+impl Drafted {
+    /// With what it counts against budgets.
+    pub(crate) fn charged(mut self, charges: &[Charge]) -> Self {
+        if let Some(write) = &mut self.write {
+            write.charges = charges.to_vec();
+        }
+        self
+    }
 }
 
 impl Engine {
@@ -312,6 +325,7 @@ impl Engine {
             Answer::Fenced => Err(CommitError::Fenced),
             Answer::Moved => Err(CommitError::Moved),
             Answer::Gone => Err(CommitError::Gone),
+            Answer::OverBudget(budget) => Err(CommitError::OverBudget(budget)),
             Answer::Refused(refused) => Err(refused.into()),
         }
     }
@@ -343,7 +357,7 @@ impl Engine {
         let changes = !entries.is_empty() || lease != LeaseChange::Keep;
         let sealed = self.sealed(row.id, &entries)?;
         let lease = self.lease_op(lease);
-        let write = changes.then(|| Write { write_id, guard, next: next.clone(), lease, entries: sealed });
+        let write = changes.then(|| Write { write_id, guard, next: next.clone(), lease, entries: sealed, charges: Vec::new() });
         Ok(Drafted { write, done: Done { row: next, entries } })
     }
 
@@ -403,7 +417,7 @@ impl Engine {
                 Answer::Applied(end) => held.push(self.applied(done, end)),
                 Answer::Refused(refused) => failed = Some(refused.to_string()),
                 // Somebody was faster.
-                Answer::Fenced | Answer::Moved | Answer::Gone => {}
+                Answer::Fenced | Answer::Moved | Answer::Gone | Answer::OverBudget(_) => {}
             }
         }
         Ok(Claimed { held, passed_over, unreadable, failed })

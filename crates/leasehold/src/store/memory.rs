@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     clock::BootClock,
-    run::{Claimer, Entry, LeaseTime, RunId, Snapshot, State, WriteId},
+    run::{CallId, Charge, Claimer, Entry, LeaseTime, RunId, Snapshot, State, WriteId},
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -29,6 +29,7 @@ struct Tables {
     runs: BTreeMap<RunId, Stored>,
     keys: HashMap<(String, String), (RunId, String)>,
     workers: HashMap<String, (LeaseTime, Claimer)>,
+    effects: HashMap<(String, RunId, CallId), (Timestamp, i64)>,
 }
 
 #[derive(Debug)]
@@ -87,7 +88,9 @@ impl Shared {
 
     fn write(&self, tables: &mut Tables, write: Write) -> Result<Answer, Unavailable> {
         shape::check_write(&write)?;
-        let Some(stored) = tables.runs.get_mut(&write.next.id) else { return Ok(Answer::Gone) };
+        let run = write.next.id;
+        let over = write.charges.iter().find(|charge| charge.exceeds(spent(&tables.effects, charge, run)));
+        let Some(stored) = tables.runs.get_mut(&run) else { return Ok(Answer::Gone) };
         if !self.guard_holds(&stored.row, &write.guard) {
             let lease_id = stored.row.lease.as_ref().map(|l| l.lease_id);
             return Ok(if has_write(stored, write.write_id) {
@@ -97,6 +100,9 @@ impl Shared {
             } else {
                 Answer::Moved
             });
+        }
+        if let Some(charge) = over {
+            return Ok(Answer::OverBudget(charge.budget.clone()));
         }
         let mut next = write.next;
         match write.lease {
@@ -111,8 +117,21 @@ impl Shared {
         shape::check_row(&next).map_err(refused)?;
         stored.row = next;
         stored.journal.extend(with_write_id(write.entries, write.write_id));
-        Ok(Answer::Applied(lease_end(&stored.row)))
+        let end = lease_end(&stored.row);
+        for charge in write.charges {
+            tables.effects.entry((charge.budget, run, charge.call)).or_insert((charge.at, charge.amount));
+        }
+        Ok(Answer::Applied(end))
     }
+}
+
+/// What other calls have spent of a budget.
+fn spent(effects: &HashMap<(String, RunId, CallId), (Timestamp, i64)>, charge: &Charge, run: RunId) -> i64 {
+    let since = charge.since();
+    let others = effects
+        .iter()
+        .filter(|((budget, by, call), (at, _))| *budget == charge.budget && (*by, call) != (run, &charge.call) && *at > since);
+    others.map(|(_, (_, amount))| *amount).fold(0, i64::saturating_add)
 }
 
 fn lease_end(row: &Snapshot) -> Option<LeaseTime> {

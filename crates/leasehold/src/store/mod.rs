@@ -11,8 +11,10 @@
 //! 5. **The store's clock ends leases**: where a write grants or extends, the new end is the store's now + ttl.
 //! 6. **Batches**: writes that wait are committed together; each caller gets its own answer, and one that errors, or whose row
 //!    somebody else keeps locked, neither takes the others down nor holds them up.
-//! 7. Bytes come back as they went in.
-//! 8. **Two claims never see the same row**: what a claim is shown nobody else is shown or changes until that claim is committed or
+//! 7. **A charge is counted in the transaction of its write**, once for each call; two writes that charge the same budget are counted
+//!    one after the other, and one that would exceed it changes nothing.
+//! 8. Bytes come back as they went in.
+//! 9. **Two claims never see the same row**: what a claim is shown nobody else is shown or changes until that claim is committed or
 //!    undone, and no claim waits for another's rows longer than it takes to commit. A claimer that dies or stands still in between
 //!    holds nothing for longer than seconds.
 //!
@@ -24,7 +26,7 @@ pub mod postgres;
 mod shape;
 pub mod sqlite;
 
-use crate::run::{Claimer, Entry, LeaseId, LeaseTime, RunId, Snapshot, State, WriteId};
+use crate::run::{Charge, Claimer, Entry, LeaseId, LeaseTime, RunId, Snapshot, State, WriteId};
 use async_trait::async_trait;
 use jiff::Timestamp;
 use std::{fmt, sync::Arc, time::Duration};
@@ -102,6 +104,8 @@ pub struct Write {
     pub lease: LeaseOp,
     /// Appended, numbered from `guard.sequence`.
     pub entries: Vec<Entry>,
+    /// Counted in the same transaction; where one is too much, nothing is written.
+    pub charges: Vec<Charge>,
 }
 
 /// The store said no, for a reason of its own (a permission, a full disk): certainly nothing of it is there.
@@ -125,6 +129,8 @@ pub enum Answer {
     Moved,
     /// No such row.
     Gone,
+    /// A charge is too much for this budget; nothing is written.
+    OverBudget(String),
     /// The store would not have it.
     Refused(StoreRefused),
 }

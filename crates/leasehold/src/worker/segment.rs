@@ -9,8 +9,8 @@ use super::{
 use crate::{
     clock::BootInstant,
     run::{
-        Act, CallId, Event, Fence, Late, LateAnswer, Recorded, Rejection, Right, RunId, Snapshot, StampCall, State, Story,
-        WriteId,
+        Act, CallId, Charge, Event, Fence, Late, LateAnswer, Recorded, Rejection, Right, RunId, Snapshot, StampCall, State,
+        Story, WriteId,
     },
     store::{
         Held, Unavailable,
@@ -34,6 +34,9 @@ pub enum SegmentError {
     /// A rule forbids it; the segment still holds the run.
     #[error(transparent)]
     Rejected(#[from] Rejection),
+    /// A budget would be exceeded: nothing is stamped, and the segment still holds the run.
+    #[error("the budget `{0}` would be exceeded")]
+    OverBudget(String),
     /// The record does not decode.
     #[error("{0}")]
     Unreadable(String),
@@ -125,6 +128,10 @@ impl Segment {
     /// # Errors
     /// See [`SegmentError`].
     pub(crate) async fn commit(&mut self, acts: Vec<Act>) -> Result<(), SegmentError> {
+        self.commit_charged(acts, &[]).await
+    }
+
+    async fn commit_charged(&mut self, acts: Vec<Act>, charges: &[Charge]) -> Result<(), SegmentError> {
         let write_id = WriteId::random();
         let mut pause = Duration::from_millis(20);
         let mut refused_since = None;
@@ -135,7 +142,7 @@ impl Segment {
                 Some(draft) => Ok(draft),
                 None => {
                     let events = acts.iter().cloned().map(|act| Event::Holder(self.right, act)).collect();
-                    self.engine.draft(&self.row, events, write_id, None)
+                    self.engine.draft(&self.row, events, write_id, None).map(|draft| draft.charged(charges))
                 }
             };
             let sent = self.heartbeat.now();
@@ -159,6 +166,7 @@ impl Segment {
                     return Err(SegmentError::Lost("another segment holds it, or nobody".into()));
                 }
                 Err(CommitError::Rejected(rejection)) => return Err(rejection.into()),
+                Err(CommitError::OverBudget(budget)) => return Err(SegmentError::OverBudget(budget)),
                 Err(CommitError::Moved) => {
                     drafted = None;
                     if self.catch_up(write_id).await? {
@@ -270,20 +278,25 @@ impl Segment {
     /// # Errors
     /// Rejected: nothing is stamped. Lost: nothing may be entered.
     pub async fn fence(&mut self, stamp: StampCall) -> Result<WritePermit, SegmentError> {
-        self.fence_after(Vec::new(), stamp).await
+        self.fence_after(Vec::new(), stamp, &[]).await
     }
 
-    pub(crate) async fn fence_after(&mut self, mut acts: Vec<Act>, stamp: StampCall) -> Result<WritePermit, SegmentError> {
+    pub(crate) async fn fence_after(
+        &mut self,
+        mut acts: Vec<Act>,
+        stamp: StampCall,
+        charges: &[Charge],
+    ) -> Result<WritePermit, SegmentError> {
         let call_id = stamp.call_id.clone();
         acts.push(Act::Stamp(stamp));
-        self.commit_stamp(acts, &call_id).await?;
+        self.commit_stamp(acts, &call_id, charges).await?;
         self.permit(call_id).await
     }
 
     /// A stamp that may be durable although its segment has stopped was certainly not used: that is said for as long as this
     /// process lives, so that no doubt comes of it.
-    async fn commit_stamp(&mut self, acts: Vec<Act>, call_id: &CallId) -> Result<(), SegmentError> {
-        let result = self.commit(acts).await;
+    async fn commit_stamp(&mut self, acts: Vec<Act>, call_id: &CallId, charges: &[Charge]) -> Result<(), SegmentError> {
+        let result = self.commit_charged(acts, charges).await;
         if let Err(SegmentError::Lost(why)) = &result {
             self.offer_late(call_id.clone(), LateAnswer::NotStarted, Value::String(why.clone()), true);
         }
@@ -302,7 +315,7 @@ impl Segment {
             // to be, "not started" would be taken for that entry.
             self.commit(acts).await?;
         } else {
-            self.commit_stamp(acts, &call_id).await?;
+            self.commit_stamp(acts, &call_id, &[]).await?;
         }
         self.permit(call_id).await
     }
@@ -340,12 +353,12 @@ impl Segment {
         };
         if self.row.state != State::Running {
             let why = "the run was cancelled before the write was entered".to_owned();
-            self.commit_stamp(vec![Act::Unstamp { call_id: call.clone(), why: why.clone() }], &call).await?;
+            self.commit_stamp(vec![Act::Unstamp { call_id: call.clone(), why: why.clone() }], &call, &[]).await?;
             return Err(SegmentError::NotEntered(why));
         }
         if !self.trust.holds() {
             let why = "the lease could not be renewed before the write was entered".to_owned();
-            self.commit_stamp(vec![Act::Unstamp { call_id: call.clone(), why: why.clone() }], &call).await?;
+            self.commit_stamp(vec![Act::Unstamp { call_id: call.clone(), why: why.clone() }], &call, &[]).await?;
             return Err(SegmentError::NotEntered(why));
         }
         Ok(WritePermit {

@@ -18,7 +18,7 @@ use crate::{
     limits,
     run::{
         Act, CallId, MODEL_CALL_FAILED, Outcome, Reason, Recorded, Rejection, ReplyCall, RunId, SegmentKind, StampCall, Story,
-        Via, body,
+        Usage, Via, body,
     },
     worker::{Point, Probe, Segment, SegmentError},
 };
@@ -131,7 +131,8 @@ impl Executor {
                     segment.commit(vec![Act::Unreadable { why }]).await?;
                     return Ok(());
                 }
-                Err(lost @ SegmentError::Lost(_)) => return Err(lost),
+                // The write that exceeds a budget asks a person itself.
+                Err(end @ (SegmentError::Lost(_) | SegmentError::OverBudget(_))) => return Err(end),
             }
         }
     }
@@ -184,6 +185,9 @@ impl Executor {
 
     /// One model reply, and what follows from it at once, as one durable step.
     async fn ask(&self, segment: &mut Segment, agent: &Arc<AgentSpec>) -> Result<(), SegmentError> {
+        if let Some(detail) = spent(agent, segment.row().usage) {
+            return segment.commit(vec![Act::Fail { reason: Reason::Budget, detail }]).await;
+        }
         let closing = segment.row().rounds >= max_rounds(agent, segment.story());
         let narrow = segment.story().request.as_ref().and_then(|r| r.tools.clone());
         let gate = Gate { registry: &self.registry, agent, narrow: narrow.as_deref() };
@@ -383,6 +387,18 @@ pub(crate) fn stored(result: Value) -> Value {
             }
         }
     }
+}
+
+/// What a run may use is used up.
+fn spent(agent: &AgentSpec, usage: Usage) -> Option<String> {
+    let tokens = usage.input_tokens.saturating_add(usage.output_tokens);
+    if let Some(max) = agent.max_tokens.filter(|max| tokens >= *max) {
+        return Some(format!("it has used {tokens} tokens, and its agent may use {max} in a run"));
+    }
+    let cost = usage.cost_nano_usd;
+    let max = agent.max_cost_nano_usd.filter(|max| cost >= *max)?;
+    let dollars = |nano: u64| nano as f64 / 1e9;
+    Some(format!("it has cost {} US dollars, and its agent may cost {} in a run", dollars(cost), dollars(max)))
 }
 
 fn max_rounds(agent: &AgentSpec, story: &Story) -> u32 {

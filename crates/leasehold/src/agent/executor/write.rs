@@ -5,15 +5,18 @@ use super::{Executor, Live, calls::changed, card, outcome};
 use crate::{
     agent::{
         gate::Gate,
-        registry::AgentSpec,
+        registry::{AgentSpec, matches},
         tool::{Arguments, Tool, Verified, VerifyQuery, WriteAnswer, WriteTool},
     },
     limits,
-    run::{Act, CallId, Effect, LateAnswer, Outcome, Recorded, ReplyCall, StoryCall, Via},
+    run::{Act, CallId, Charge, Effect, LateAnswer, Outcome, Recorded, ReplyCall, StoryCall, Via},
     worker::{Point, Segment, SegmentError, WritePermit},
 };
 use serde_json::Value;
 use std::{sync::Arc, time::Duration};
+
+/// How the reason begins for which a person is asked about a call that exceeds a budget.
+const OVER_BUDGET: &str = "over budget";
 
 /// Why a stamped write is not entered.
 const OUT_OF_TRUST: &str = "the lease ran out between the stamp and the entry";
@@ -67,8 +70,18 @@ impl Executor {
                 return self.ask_again(segment, agent, &asked, difference, before).await;
             }
         }
+        let charges = match charges(agent, &asked, &arguments, segment.now(), released_by_person) {
+            Ok(charges) => charges,
+            Err(why) => return self.ask_again(segment, agent, &asked, why, before).await,
+        };
         self.at(Point::BeforeStamp, segment, Some(id)).await;
-        let permit = segment.fence_after(before, self.stamp_of(id, &tool)).await?;
+        let permit = match segment.fence_after(before.clone(), self.stamp_of(id, &tool), &charges).await {
+            Err(SegmentError::OverBudget(budget)) => {
+                let why = format!("{OVER_BUDGET}: {budget}");
+                return self.ask_again(segment, agent, &asked, why, before).await;
+            }
+            fenced => fenced?,
+        };
         self.enter(segment, Arc::clone(write), permit, arguments).await
     }
 
@@ -261,6 +274,32 @@ impl Executor {
             }
         }
     }
+}
+
+/// What a call counts against the budgets of its agent; why a person is asked, where that cannot be told.
+fn charges(
+    agent: &AgentSpec,
+    call: &StoryCall,
+    arguments: &Arguments,
+    at: jiff::Timestamp,
+    released_by_person: bool,
+) -> Result<Vec<Charge>, String> {
+    // A person who was told that a budget is exceeded has let it through.
+    let told = call.card.as_ref().and_then(|card| card.why.as_deref()).is_some_and(|why| why.starts_with(OVER_BUDGET));
+    let let_through = released_by_person && told;
+    let budgets = agent.effect_budgets.iter().filter(|budget| matches(&budget.tool, &call.asked.tool));
+    budgets
+        .map(|budget| {
+            let key = budget.key(&agent.name);
+            let amount = match budget.amount(arguments) {
+                Some(amount) => amount,
+                None if let_through => 0,
+                None => return Err(format!("{OVER_BUDGET}: {key}: the argument is not a number from 0 on")),
+            };
+            let max = (!let_through).then(|| budget.max());
+            Ok(Charge { budget: key, call: call.asked.id.clone(), at, window: budget.window, max, amount })
+        })
+        .collect()
 }
 
 /// Calls a write. A panic or a timeout is unknown: it may have happened.

@@ -13,6 +13,7 @@
 //! listens for hints. What the URL
 //! may say stands at [`PostgresStore::connect`].
 
+mod charge;
 mod claim;
 mod committer;
 mod connections;
@@ -258,6 +259,9 @@ impl Store for PostgresStore {
 
     async fn write(&self, write: Write) -> Result<Answer, Unavailable> {
         shape::check_write(&write)?;
+        if !write.charges.is_empty() {
+            return self.write_charged(&write).await;
+        }
         self.committer.send(&write).await
     }
 

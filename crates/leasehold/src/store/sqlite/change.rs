@@ -138,6 +138,13 @@ pub(super) fn alone<T>(
 }
 
 fn apply_write(connection: &Connection, write: &Write, content: &Content, now: &LeaseTime) -> rusqlite::Result<Answer> {
+    if let Some(budget) = over_budget(connection, write)? {
+        // Charged by an earlier send of the same write, it is not charged again.
+        return match why_not(connection, write)? {
+            Answer::Moved => Ok(Answer::OverBudget(budget)),
+            answer => Ok(answer),
+        };
+    }
     let lease = granted(write.next.lease.as_ref(), write.lease, now);
     let mut params = RowParams::of(&write.next, content.turn.clone(), lease.as_ref());
     params.set(":keep_lease", write.lease == LeaseOp::Keep);
@@ -155,10 +162,47 @@ fn apply_write(connection: &Connection, write: &Write, content: &Content, now: &
     match written {
         Some(end) => {
             append(connection, write.next.id, write.write_id, &write.entries, &content.payloads)?;
+            charge(connection, write)?;
             Ok(Answer::Applied(end))
         }
         None => why_not(connection, write),
     }
+}
+
+/// The first budget that a charge of this write exceeds.
+fn over_budget(connection: &Connection, write: &Write) -> rusqlite::Result<Option<String>> {
+    for charge in write.charges.iter().filter(|charge| charge.max.is_some()) {
+        let spent: i64 = connection.prepare_cached(include_str!("sql/spent.sql"))?.query_row(
+            named_params! {
+                ":budget": charge.budget,
+                ":since_ms": charge.since().as_millisecond(),
+                ":run_id": write.next.id.to_string(),
+                ":call_id": charge.call.0,
+            },
+            |row| row.get(0),
+        )?;
+        if charge.exceeds(spent) {
+            return Ok(Some(charge.budget.clone()));
+        }
+    }
+    Ok(None)
+}
+
+fn charge(connection: &Connection, write: &Write) -> rusqlite::Result<()> {
+    for charge in &write.charges {
+        let since_ms = charge.since().as_millisecond();
+        connection
+            .prepare_cached(include_str!("sql/forget_effects.sql"))?
+            .execute(named_params! { ":budget": charge.budget, ":since_ms": since_ms })?;
+        connection.prepare_cached(include_str!("sql/charge.sql"))?.execute(named_params! {
+            ":budget": charge.budget,
+            ":run_id": write.next.id.to_string(),
+            ":call_id": charge.call.0,
+            ":at_ms": charge.at.as_millisecond(),
+            ":amount": charge.amount,
+        })?;
+    }
+    Ok(())
 }
 
 /// The guard failed: says which part, in the same transaction.
