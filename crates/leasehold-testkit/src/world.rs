@@ -86,6 +86,7 @@ pub struct RecordedWrite {
 /// A spec with a schema that takes `{"text": string}` and nothing else.
 pub fn spec(name: &str) -> ToolSpec {
     ToolSpec {
+        input: None,
         name: name.to_owned(),
         description: format!("test tool {name}"),
         parameters: serde_json::json!({

@@ -34,9 +34,11 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio_util::sync::CancellationToken;
 
+mod input;
 mod look;
 mod people;
 
+pub use input::Submission;
 pub use look::{Details, InboxKind, Unserved};
 pub use people::{Asked, Decided, Decision, Resolution, Resolved};
 
@@ -169,6 +171,15 @@ pub enum StartError {
     Lost(String),
 }
 
+/// What is wrong with one value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidField {
+    /// Where: a JSON pointer (RFC 6901).
+    pub pointer: String,
+    /// Why, without the value.
+    pub why: String,
+}
+
 /// Why an order was refused.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum OrderError {
@@ -181,6 +192,9 @@ pub enum OrderError {
     /// Values that do not fit; nothing has changed.
     #[error("{0}")]
     Invalid(String),
+    /// Values that do not fit, each with its place; nothing has changed.
+    #[error("{}", .0.iter().map(|f| format!("at `{}`: {}", f.pointer, f.why)).collect::<Vec<_>>().join("; "))]
+    InvalidFields(Vec<InvalidField>),
     /// No answer: it may have been applied. The same order again gets the same answer.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),

@@ -17,6 +17,8 @@ pub const RESULT_STORED_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub const RESULT_SHOWN_BYTES_MAX: usize = 32 * 1024;
 /// Bytes of a preview on a card; more: cut, and the preview says so.
 pub const PREVIEW_BYTES_MAX: usize = 16 * 1024;
+/// Misfits that are named of values that a person filled in; further ones are found once those are mended.
+pub const INVALID_FIELDS_MAX: usize = 20;
 /// Time for a preview or a precondition; longer: the card says that there is none.
 pub const PREVIEW_TIMEOUT: Duration = Duration::from_secs(10);
 /// Reads of one turn that run side by side; further ones wait for a place.

@@ -183,6 +183,12 @@ pub enum RegistryError {
         /// What is wrong.
         why: String,
     },
+    /// A person would be asked twice about one call, and only the second time see all of it.
+    #[error(
+        "tool `{0}` asks for input and for approval: whoever fills in the values of a write releases it; set its approval to \"none\", or \
+         take its input away"
+    )]
+    InputAndApproval(String),
     /// Two names that cannot be told apart on the wire.
     #[error("tools `{0}` and `{1}` have the same name on the wire (`{2}`): rename one")]
     WireCollision(String, String, String),
@@ -244,6 +250,15 @@ impl Registry {
             return Err(bad("`type` must be `object`".into()));
         }
         let schema = jsonschema::draft202012::new(parameters).map_err(|e| bad(e.to_string()))?;
+        if let Some(input) = &tool.spec().input {
+            if input.get("type").and_then(|t| t.as_str()) != Some("object") || input.get("properties").is_none() {
+                return Err(bad("`input` must be an object with `properties`".into()));
+            }
+            jsonschema::draft202012::new(input).map_err(|e| bad(format!("`input`: {e}")))?;
+            if tool.effect().is_write() && tool.approval() == super::tool::Approval::Required {
+                return Err(RegistryError::InputAndApproval(name.clone()));
+            }
+        }
         let name = name.clone();
         self.tools.insert(name, RegisteredTool { tool, schema: Arc::new(schema) });
         Ok(())

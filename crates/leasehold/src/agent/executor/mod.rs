@@ -244,6 +244,10 @@ impl Executor {
             acts.push(Act::Suspend { card, deadline: self.deadline(agent, segment) });
             return segment.commit(acts).await;
         }
+        let asks = |call: &ReplyCall| self.registry.tool(&call.tool).is_some_and(|tool| tool.spec().input.is_some());
+        if pending.iter().any(|call| asks(call)) {
+            return segment.commit(acts).await;
+        }
         // A write that may run at once is stamped in the same step as the reply that asks for it.
         if let Some(first) = pending.first().filter(|c| c.effect.is_write()) {
             let first = (*first).clone();

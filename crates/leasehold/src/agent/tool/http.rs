@@ -99,6 +99,7 @@ impl HttpTool {
         let timeout = config.timeout.unwrap_or(TIMEOUT_DEFAULT);
         let query = config.url.split_once('?').map_or(String::new(), |(_, query)| format!("?#{:.8}", canonical_hash(&query)));
         let spec = ToolSpec {
+            input: None,
             name: config.name.clone(),
             description: config.description,
             parameters,
