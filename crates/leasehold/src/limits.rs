@@ -15,6 +15,10 @@ pub const NESTING_MAX: usize = 64;
 pub const RESULT_STORED_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Bytes of one tool result that the model sees; more: an excerpt that says it is one.
 pub const RESULT_SHOWN_BYTES_MAX: usize = 32 * 1024;
+/// Lines of a preview; further ones are counted.
+pub const PREVIEW_LINES_MAX: usize = 20;
+/// Characters of one line of a preview; more: cut, and the line says so.
+pub const PREVIEW_LINE_CHARS_MAX: usize = 500;
 /// Bytes of a preview on a card; more: cut, and the preview says so.
 pub const PREVIEW_BYTES_MAX: usize = 16 * 1024;
 /// Misfits that are named of values that a person filled in; further ones are found once those are mended.

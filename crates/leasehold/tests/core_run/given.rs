@@ -86,7 +86,6 @@ pub(crate) fn new_run(mode: Mode, recovery: Option<Recovery>, second_approver: b
 
 pub(crate) fn reply(turn: u32, calls: &[(Effect, bool)]) -> Recorded {
     let calls = calls.iter().enumerate().map(|(index, (effect, needs_person))| ReplyCall {
-        salt: Hash256([7; 32]),
         id: call(turn, index),
         tool: tool_of(*effect).into(),
         raw_arguments: "{}".into(),
@@ -129,7 +128,6 @@ pub(crate) fn late(id: &CallId, right: Right, answer: LateAnswer) -> Event {
 
 pub(crate) fn card(kind: WaitKind, calls: &[CallId]) -> TurnCard {
     let calls = calls.iter().map(|id| CardCall {
-        salt: Hash256([7; 32]),
         id: id.clone(),
         tool: ToolIdentity {
             source: "site".into(),
