@@ -29,6 +29,7 @@ fn desk(store: Arc<dyn Store>, ttl: Duration) -> Runtime {
     let clock = Arc::new(SystemClock::new().expect("a clock"));
     Runtime::new(RuntimeConfig {
         keyring: None,
+        owners: None,
         store,
         registry: Arc::new(registry),
         clock: clock.clone(),

@@ -6,6 +6,7 @@ use leasehold::{
     Decided, Decision, Execution, Runtime, RuntimeConfig, StartRun,
     agent::{
         model::{Message, Model, ModelError, ModelRequest, Reply, scripted::ScriptedModel},
+        owner::Owners,
         registry::{AgentSpec, Registry},
         tool::{
             Approval, Arguments, Preview, Previewed, ReadAnswer, ReadTool, Tool, ToolSpec, Verified, Verify, VerifyQuery,
@@ -301,6 +302,7 @@ pub struct WorldBuilder {
     policy: Policy,
     probe: Option<Arc<dyn Probe>>,
     keyring: Option<Arc<Keyring>>,
+    owners: Option<Arc<dyn Owners>>,
     agent: Box<dyn FnOnce(AgentSpec) -> AgentSpec + Send>,
 }
 
@@ -320,6 +322,7 @@ impl World {
             },
             probe: None,
             keyring: None,
+            owners: None,
             agent: Box::new(|agent| agent),
         }
     }
@@ -486,6 +489,11 @@ impl WorldBuilder {
         self.keyring = Some(Arc::clone(keyring));
         self
     }
+    /// With accounts.
+    pub fn owners(mut self, owners: Arc<dyn Owners>) -> Self {
+        self.owners = Some(owners);
+        self
+    }
     /// With a probe.
     pub fn probe(mut self, probe: Arc<dyn Probe>) -> Self {
         self.probe = Some(probe);
@@ -516,6 +524,7 @@ impl WorldBuilder {
         let store = self.store.unwrap_or_else(|| MemoryStore::new(Arc::clone(&self.clock) as _));
         let runtime = Runtime::new(RuntimeConfig {
             keyring: self.keyring,
+            owners: self.owners,
             store: Arc::clone(&store),
             registry: Arc::new(registry),
             clock: Arc::clone(&self.clock) as _,

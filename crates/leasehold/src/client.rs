@@ -11,6 +11,7 @@ use crate::{
             write::{moved, verify},
         },
         gate::Gate,
+        owner::Owners,
         registry::{AgentSpec, Registry},
         tool::{Tool, Verified, VerifyQuery},
         unrecorded::Unrecorded,
@@ -64,6 +65,8 @@ pub struct RuntimeConfig {
     pub keyring: Option<Arc<Keyring>>,
     /// Is told what happens beside the journal.
     pub live: Option<UnboundedSender<Live>>,
+    /// Knows what owners may do; none: every owner may run what its agent is offered.
+    pub owners: Option<Arc<dyn Owners>>,
 }
 
 impl RuntimeConfig {
@@ -84,6 +87,7 @@ impl RuntimeConfig {
             probe: None,
             keyring: None,
             live: None,
+            owners: None,
         }
     }
 }
@@ -106,6 +110,7 @@ pub struct Runtime {
     pub(crate) process: String,
     probe: Option<Arc<dyn Probe>>,
     live: Option<UnboundedSender<Live>>,
+    owners: Option<Arc<dyn Owners>>,
     stop: CancellationToken,
     pub(crate) leave: CancellationToken,
 }
@@ -298,6 +303,7 @@ impl Runtime {
             process: config.process,
             probe: config.probe,
             live: config.live,
+            owners: config.owners,
             stop: CancellationToken::new(),
             leave: CancellationToken::new(),
         }
@@ -360,6 +366,7 @@ impl Runtime {
             registry: Arc::clone(&self.registry),
             probe: self.probe.clone(),
             live: self.live.clone(),
+            owners: self.owners.clone(),
             stop: self.stop.clone(),
             leave: self.leave.clone(),
         }

@@ -5,6 +5,7 @@
 use leasehold::{
     Decision, StartRun, Submission,
     agent::{
+        owner::{OwnerRight, Owners},
         registry::{AgentSpec, Registry, RegistryError},
         tool::{Approval, Previewed, WriteEffect},
     },
@@ -16,6 +17,7 @@ use leasehold_testkit::{
     world::{RecordedWrite, Recorder, World},
 };
 use serde_json::{Map, Value, json};
+use std::sync::Arc;
 
 const PAY: &str =
     "[[reply]]\ncalls = [{ tool = \"till.pay\", arguments = { to = \"ann\", amount = 1 } }]\n[[reply]]\ntext = \"done\"\n";
@@ -198,4 +200,36 @@ async fn an_edit_under_four_eyes_is_a_proposal_on_a_card_of_its_own_that_its_aut
     let denied = world.runtime.decide(row.id, Decision::deny(digest(&row), bob, "not now")).await.unwrap();
     denied.execution.unwrap().finish().await.unwrap();
     assert_eq!(recorder.count("till.pay"), 0);
+}
+
+/// Accounts of which a test takes one away.
+struct Accounts(std::sync::Mutex<OwnerRight>);
+
+#[async_trait::async_trait]
+impl Owners for Accounts {
+    async fn right(&self, _owner: &str, _tool: &str) -> OwnerRight {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+#[tokio::test]
+async fn a_write_whose_owner_is_gone_while_it_waits_is_refused_and_one_whose_owner_may_not_waits_again() {
+    let cases = [
+        (OwnerRight::May, State::Completed, 1),
+        (OwnerRight::Gone("user:ada is gone".into()), State::Completed, 0),
+        (OwnerRight::MayNot("user:ada may not run till.pay any more".into()), State::WaitingForApproval, 0),
+        (OwnerRight::NotKnown("no answer".into()), State::Queued, 0),
+    ];
+    for (then, state, entered) in cases {
+        let (place, recorder) = (Place::memory(), Recorder::default());
+        let accounts = Arc::new(Accounts(std::sync::Mutex::new(OwnerRight::May)));
+        let tool = RecordedWrite::new("till.pay", WriteEffect::NonIdempotent, &recorder);
+        let tool = tool.spec(|spec| spec.parameters = json!({ "type": "object" })).tool(Approval::Required);
+        let world = World::builder(PAY).on(&place.store, &place.clock).tool(tool).owners(Arc::clone(&accounts) as _).build();
+        let row = run(&world).await;
+        *accounts.0.lock().unwrap() = then.clone();
+        let decided = world.runtime.decide(row.id, Decision::approve(digest(&row), World::person())).await.unwrap();
+        let end = decided.execution.unwrap().finish().await.unwrap();
+        assert_eq!((end.state, recorder.count("till.pay")), (state, entered), "{then:?}");
+    }
 }

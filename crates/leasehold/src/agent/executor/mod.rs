@@ -11,6 +11,7 @@ use super::{
     arguments::nested_deeper,
     gate::Gate,
     model::{ModelError, ModelErrorClass, ModelRequest, OfferedTool, Reply},
+    owner::Owners,
     registry::{AgentSpec, Registry},
     transcript,
 };
@@ -45,6 +46,8 @@ pub(crate) struct Executor {
     pub(crate) registry: Arc<Registry>,
     pub(crate) probe: Option<Arc<dyn Probe>>,
     pub(crate) live: Option<UnboundedSender<Live>>,
+    /// None: every owner may.
+    pub(crate) owners: Option<Arc<dyn Owners>>,
     /// Set when the process shuts down: the segment yields at its next step.
     pub(crate) stop: CancellationToken,
     /// Set when its time to finish is over: what may be handed back is, also from the middle of a read or an idempotent write.

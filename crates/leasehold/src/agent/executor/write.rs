@@ -5,6 +5,7 @@ use super::{Executor, Live, calls::changed, card, outcome};
 use crate::{
     agent::{
         gate::Gate,
+        owner::OwnerRight,
         registry::{AgentSpec, matches},
         tool::{Arguments, Tool, Verified, VerifyQuery, WriteAnswer, WriteTool},
     },
@@ -58,6 +59,21 @@ impl Executor {
             acts.push(Act::Record(vec![Recorded::Outcome(refused)]));
             return segment.commit(acts).await;
         }
+        match self.owner_right(segment, &asked.asked.tool).await {
+            OwnerRight::May => {}
+            OwnerRight::MayNot(why) => return self.ask_again(segment, agent, &asked, why, before).await,
+            OwnerRight::Gone(why) => {
+                let mut acts = before;
+                let refused = outcome(&asked.asked, Outcome::Refused, Via::Gate, Value::String(why), true);
+                acts.push(Act::Record(vec![Recorded::Outcome(refused)]));
+                return segment.commit(acts).await;
+            }
+            OwnerRight::NotKnown(why) => {
+                let mut acts = before;
+                acts.push(Act::Retry { why: format!("what its owner may do is not known: {why}"), not_before: None });
+                return segment.commit(acts).await;
+            }
+        }
         let released_by_person = asked.decided.as_ref().is_some_and(|d| d.approved);
         if !released_by_person && let Some(why) = card::repeated(segment.story(), &tool, &asked.asked, &arguments) {
             return self.ask_again(segment, agent, &asked, why, before).await;
@@ -83,6 +99,13 @@ impl Executor {
             fenced => fenced?,
         };
         self.enter(segment, Arc::clone(write), permit, arguments).await
+    }
+
+    async fn owner_right(&self, segment: &Segment, tool: &str) -> OwnerRight {
+        match &self.owners {
+            Some(owners) => owners.right(&segment.row().owner, tool).await,
+            None => OwnerRight::May,
+        }
     }
 
     /// Enters a stamped write and records what it answers.
