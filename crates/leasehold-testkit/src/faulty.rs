@@ -5,8 +5,8 @@ use jiff::Timestamp;
 use leasehold::{
     run::{Claimer, Entry, LeaseTime, RunId, Snapshot},
     store::{
-        Answer, Choose, Chosen, Filter, Held, Insert, Inserted, Lapsed, Listed, Look, ReadError, Record, Renewer, Store, Unavailable,
-        Wanted, Write,
+        Answer, Choose, Chosen, Filter, Held, Insert, Inserted, Lapsed, Listed, Look, ReadError, Record, Renewer, Store,
+        Unavailable, Wanted, Write,
     },
 };
 use std::{

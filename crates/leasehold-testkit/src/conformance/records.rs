@@ -31,7 +31,8 @@ impl World {
 
 pub(super) async fn a_record_comes_back_as_it_went_in(world: World) {
     assert_eq!(world.store.record("user", "ada").await.unwrap(), None);
-    let full = Record { expires_at: Some(at(1_767_225_600_123)), ..Record::new("user", "ada@ex-1._", format!("{EXTREME}\0\u{1a}")) };
+    let full =
+        Record { expires_at: Some(at(1_767_225_600_123)), ..Record::new("user", "ada@ex-1._", format!("{EXTREME}\0\u{1a}")) };
     assert!(world.put(full.clone()).await);
     assert!(world.put(named("plain")).await);
     let there = world.subject.reopen().await;

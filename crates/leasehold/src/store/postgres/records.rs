@@ -1,5 +1,6 @@
 //! Records. A write of one is one statement; a write of several is a bounded transaction that takes them in the order of their
-//! names, so that no two writers wait for each other in a ring.
+//! names, so that no two writers wait for each other in a ring. A row that somebody else has locked is waited for as long as a
+//! statement may last; then nothing of it is there.
 
 use super::{
     PostgresStore,

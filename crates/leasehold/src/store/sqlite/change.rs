@@ -8,7 +8,9 @@ use super::{
 use crate::{
     clock::BootClock,
     run::{Entry, Lease, LeaseId, LeaseTime, RunId, Snapshot, WriteId},
-    store::{Answer, Choose, Chosen, Insert, Inserted, LeaseOp, ReadError, Record, RequestKey, Unavailable, Wanted, Write, shape},
+    store::{
+        Answer, Choose, Chosen, Insert, Inserted, LeaseOp, ReadError, Record, RequestKey, Unavailable, Wanted, Write, shape,
+    },
 };
 use rusqlite::{Connection, OptionalExtension as _, named_params};
 use std::{fmt::Display, time::Duration};
