@@ -325,7 +325,7 @@ impl Screen {
             table.add_row(row.iter().map(|cell| Safe::line(cell).0));
         }
         // An id that is cut cannot be copied.
-        for (index, _) in heads.iter().enumerate().filter(|(_, head)| **head == "run") {
+        for (index, _) in heads.iter().enumerate().filter(|(_, head)| ["run", "token"].contains(*head)) {
             if let Some(column) = table.column_mut(index) {
                 column.set_constraint(comfy_table::ColumnConstraint::ContentWidth);
             }

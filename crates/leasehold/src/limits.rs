@@ -42,6 +42,22 @@ pub const PASSED_OVER_MAX: usize = 1_000;
 pub const UNSETTLED_SAID_MAX: usize = 1_000;
 /// Entries or rows of one page.
 pub const PAGE_MAX: usize = 1_000;
+/// Bytes of the kind and of the key of a record, each; more: refused before it is sent.
+pub const RECORD_NAME_BYTES_MAX: usize = 200;
+/// Bytes of a record's body; more: refused before it is sent.
+pub const RECORD_BODY_BYTES_MAX: usize = 64 * 1024;
+/// Records that are written together; more: refused before they are sent.
+pub const RECORDS_AT_ONCE_MAX: usize = 64;
+/// Bytes of the name of a user, a token or a team; more: refused.
+pub const NAME_BYTES_MAX: usize = 64;
+/// Teams, and patterns of tools, of one user or token; more: refused.
+pub const RIGHTS_MAX: usize = 64;
+/// Bytes of a pattern of tools in a right; more: refused.
+pub const PATTERN_BYTES_MAX: usize = 128;
+/// Bytes of a token, a session or a login link that is looked up; a longer one is none.
+pub const SECRET_BYTES_MAX: usize = 512;
+/// Times that a change of a user or a token is begun again because somebody else changed the same; then it is refused.
+pub const ACCESS_ATTEMPTS_MAX: usize = 8;
 /// Rows that one sweep looks at when a local command starts.
 pub const LOCAL_SWEEP_MAX: usize = 50;
 /// Bytes of a model's name for a tool on the wire.

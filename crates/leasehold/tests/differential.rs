@@ -344,6 +344,7 @@ fn word(answer: &Answer) -> &'static str {
         Answer::Moved => "moved",
         Answer::Gone => "gone",
         Answer::Refused(_) => "refused",
+        Answer::OverBudget(_) => "over budget",
     }
 }
 

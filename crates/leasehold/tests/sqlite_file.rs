@@ -102,10 +102,10 @@ fn a_file_of_a_newer_version_is_refused() {
     let file = File::new();
     file.open();
     let newer =
-        "INSERT INTO refinery_schema_history SELECT 7, 'later', applied_on, checksum FROM refinery_schema_history LIMIT 1";
+        "INSERT INTO refinery_schema_history SELECT 9, 'later', applied_on, checksum FROM refinery_schema_history LIMIT 1";
     file.raw().execute_batch(newer).unwrap();
     let error = open(&file.path()).unwrap_err();
-    assert!(matches!(error, OpenError::NewerSchema { found: 7, known: 3, .. }), "{error:?}");
+    assert!(matches!(error, OpenError::NewerSchema { found: 9, known: 7, .. }), "{error:?}");
     assert!(error.to_string().contains("use a newer leasehold"));
 }
 

@@ -1,13 +1,50 @@
 //! Who may do what: roles, teams, kinds, and the rules that the runtime cannot know. It knows of machines and of four eyes; what is
 //! decided here is what a caller may see, start, order and release at all.
 
-use leasehold::run::{OpenCall, Principal, PrincipalKind, Snapshot};
+#![allow(dead_code, unused_imports, reason = "sessions, links and the audit are for pages and the API")]
+
+mod bootstrap;
+mod documents;
+mod rights;
+mod secret;
+mod sessions;
+mod shown;
+mod store;
+#[cfg(test)]
+mod tests;
+mod tokens;
+mod users;
+
+pub(crate) use bootstrap::{ADMIN, BootstrapError, Bootstrapped, token_file};
+pub(crate) use documents::{AuditEntry, Token, User, What};
+pub(crate) use rights::Rights;
+pub(crate) use sessions::{NewLink, NewSession};
+pub(crate) use shown::{ShownAudit, ShownToken, ShownUser, session_lasts};
+pub(crate) use store::{Access, Page};
+pub(crate) use tokens::NewToken;
+pub(crate) use users::UserChange;
+
+use leasehold::{
+    run::{OpenCall, Principal, PrincipalKind, Snapshot},
+    store::{Unavailable, Visible},
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 /// What a principal may do. Each may all that the one before may, but for approvers, whose right is over tools.
 #[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr, strum::EnumString,
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    strum::IntoStaticStr,
+    strum::EnumString,
+    strum::EnumIter,
 )]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
@@ -81,6 +118,48 @@ impl Denied {
     }
 }
 
+/// Why users, tokens or sessions were not changed as asked. Nothing has changed, unless the store did not answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum AccessError {
+    /// Not with this role.
+    #[error(transparent)]
+    Denied(#[from] Denied),
+    /// Something in it is wrong.
+    #[error("{field}: {why}")]
+    Invalid {
+        /// What.
+        field: &'static str,
+        /// How it is right.
+        why: String,
+    },
+    /// It is not there.
+    #[error("there is no {0}")]
+    NotFound(String),
+    /// It is there already.
+    #[error("there is a {0} already")]
+    Exists(String),
+    /// Somebody else goes on changing it.
+    #[error("{0} is being changed by somebody else; look again")]
+    Conflict(String),
+    /// No answer.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+}
+
+impl AccessError {
+    /// The stable code of a problem.
+    pub(crate) fn code(&self) -> &'static str {
+        match self {
+            Self::Denied(denied) => denied.code(),
+            Self::Invalid { .. } => "invalid_input",
+            Self::NotFound(_) => "not_found",
+            Self::Exists(_) => "already_exists",
+            Self::Conflict(_) => "changed_meanwhile",
+            Self::Unavailable(_) => "unavailable",
+        }
+    }
+}
+
 impl Who {
     /// The owner of an embedded store.
     pub(crate) fn local(principal: Principal) -> Self {
@@ -113,6 +192,18 @@ impl Who {
         self.sees(run)?;
         let own = run.owner == self.principal.id || run.initiator == self.person;
         if own && self.role >= Role::Runner { Ok(()) } else { self.needs(Role::Operator) }
+    }
+
+    /// Whose runs a list shows it; none: all. A pending call of its tools is no column, so an approver sees more than a list has.
+    pub(crate) fn visible(&self) -> Option<Visible> {
+        let (owner, initiator) = (self.principal.id.clone(), self.person.clone());
+        (self.role < Role::Operator).then(|| Visible { owner, initiator, teams: self.teams.iter().cloned().collect() })
+    }
+
+    /// Resolves, redrives and discards: an operator.
+    pub(crate) fn may_settle(&self, run: &Snapshot) -> Result<(), Denied> {
+        self.sees(run)?;
+        self.needs(Role::Operator)
     }
 
     /// Decides about the pending calls of a run: a denial needs an approver, a release the right to each tool and a person. The

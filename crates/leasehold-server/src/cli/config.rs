@@ -119,11 +119,14 @@ fn sections(config: &Config) -> Vec<Section> {
         Section {
             name: "auth",
             many: false,
-            lines: vec![line(
-                "admin_token_env",
-                config.admin_token_env.value.clone(),
-                format!("{}; {}", config.admin_token_env.origin, is_set(&config.admin_token_env.value)),
-            )],
+            lines: vec![
+                line(
+                    "admin_token_env",
+                    config.admin_token_env.value.clone(),
+                    format!("{}; {}", config.admin_token_env.origin, is_set(&config.admin_token_env.value)),
+                ),
+                setting("local", &config.local, |v| Value::from(<&str>::from(*v))),
+            ],
         },
     ];
     sections.extend(config.models.iter().map(model));

@@ -8,6 +8,7 @@ use super::{
     watch::{Signals, execute},
 };
 use crate::{
+    access::Role,
     render::{arguments, card, sentence},
     terminal::{self, Look, Screen},
 };
@@ -70,6 +71,7 @@ async fn decide(context: &Context, args: DecideArgs, approved: bool, arguments: 
     }
     let execute_here = !args.no_wait && context.config.execute.value;
     let mut local = Local::open(context, if execute_here { Needs::Agents } else { Needs::Declared }).await?;
+    local.needs(Role::Approver)?;
     let id = local.find(&args.run).await?;
     let details = local.details(id).await?;
     let calls = named_calls(&details, &args.calls, approved, args.reason.as_ref(), arguments)?;
@@ -85,7 +87,9 @@ async fn decide(context: &Context, args: DecideArgs, approved: bool, arguments: 
         },
     };
     let rest = calls.is_empty().then_some(approved);
-    let decision = Decision { digest, rest, reason: args.reason, calls, by: Context::principal(), execute: execute_here };
+    may_decide(&local, &details, rest, &calls)?;
+    let by = local.who.principal.clone();
+    let decision = Decision { digest, rest, reason: args.reason, calls, by, execute: execute_here };
     let decided = local.runtime.decide(id, decision).await.map_err(order)?;
     let executes = decided.execution.is_some();
     go_on(&mut local, &details.row, decided, &mut signals).await?;
@@ -120,6 +124,16 @@ fn named_calls(
 
 fn undecided(details: &Details) -> impl Iterator<Item = &OpenCall> {
     details.row.turn.iter().flat_map(|turn| &turn.calls).filter(|call| call.is_undecided())
+}
+
+/// The caller may give these verdicts. What it was shown has the digest that is sent with them, so nothing else can be released.
+fn may_decide(local: &Local<'_>, details: &Details, rest: Option<bool>, calls: &[DecideCall]) -> Result<(), Failure> {
+    let released = undecided(details).filter(|call| {
+        let named = calls.iter().find(|verdict| verdict.call_id == call.id);
+        named.map_or(rest == Some(true), |verdict| verdict.approved)
+    });
+    let id = details.row.id.to_string();
+    local.may(&id, &details.row, |who, run| who.may_decide(run, released))
 }
 
 /// Shows the card and asks; the digest of what was shown where the answer is yes.
@@ -183,7 +197,9 @@ pub(crate) async fn ask_and_go_on(local: &mut Local<'_>, details: &Details, sign
     }
     let execute_here = local.context.config.execute.value;
     let id = details.row.id;
-    let decision = Decision { digest, rest: None, reason: None, calls, by: Context::principal(), execute: execute_here };
+    may_decide(local, details, None, &calls)?;
+    let by = local.who.principal.clone();
+    let decision = Decision { digest, rest: None, reason: None, calls, by, execute: execute_here };
     let decided = match local.runtime.decide(id, decision).await {
         Ok(decided) => decided,
         Err(leasehold::OrderError::Refused(rejection)) => {

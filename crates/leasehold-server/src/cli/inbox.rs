@@ -1,15 +1,20 @@
 //! `leasehold inbox`: what waits for a person, most urgent first.
 
 use super::{
-    Context, Exit, Outcome,
-    local::{Local, Needs, order},
+    Context, Exit, Failure, Outcome,
+    local::{Local, Needs, order, unavailable},
 };
 use crate::{
+    access::Role,
     render::inbox_table,
     terminal::{self, Screen},
     wire::{self, Page},
 };
-use leasehold::{InboxKind, limits, run::RunId, store::Listed};
+use leasehold::{
+    InboxKind, limits,
+    run::RunId,
+    store::{Listed, ReadError},
+};
 use serde::Serialize;
 
 #[derive(Debug, Serialize)]
@@ -32,8 +37,12 @@ enum ItemRun {
 /// Lists it.
 pub(crate) async fn inbox(context: &Context) -> Outcome {
     let local = Local::open(context, Needs::Store).await?;
-    let items = local.runtime.inbox(limits::PAGE_MAX).await.map_err(order)?;
-    if items.len() == limits::PAGE_MAX {
+    let mut items = local.runtime.inbox(limits::PAGE_MAX).await.map_err(order)?;
+    let is_full = items.len() == limits::PAGE_MAX;
+    if local.who.role < Role::Operator {
+        items = seen(&local, items).await?;
+    }
+    if is_full {
         terminal::note(format!("more may wait than the {} most urgent, which are shown", limits::PAGE_MAX));
     }
     if context.json {
@@ -64,6 +73,19 @@ pub(crate) async fn inbox(context: &Context) -> Outcome {
     screen.print()?;
     terminal::note(format!("look at one, and how to decide: {} runs show RUN", context.command));
     Ok(Exit::Done)
+}
+
+/// What of it the caller sees; a row that does not decode only an operator does.
+async fn seen(local: &Local<'_>, items: Vec<(InboxKind, Listed)>) -> Result<Vec<(InboxKind, Listed)>, Failure> {
+    let mut seen = Vec::new();
+    for (kind, listed) in items {
+        match local.runtime.store().load(listed.id).await {
+            Ok(Some(row)) if local.who.sees(&row).is_ok() => seen.push((kind, listed)),
+            Ok(_) | Err(ReadError::Corrupt { .. }) => {}
+            Err(ReadError::Unavailable(error)) => return Err(unavailable(error)),
+        }
+    }
+    Ok(seen)
 }
 
 /// What an item is about, in a few words.

@@ -4,10 +4,12 @@
 use super::{
     Context, Exit, Failure,
     context::env,
+    identity,
     probe::StopAt,
     setup::{self, Executable, Use},
 };
 use crate::{
+    access::{Access, Denied, Role, Who},
     config::{Config, Origin, StoreAt},
     render::Subject,
     terminal::{self, Safe},
@@ -47,6 +49,10 @@ const HINT_PATIENCE: Duration = Duration::from_secs(1);
 pub(crate) struct Local<'a> {
     pub(crate) context: &'a Context,
     pub(crate) runtime: Runtime,
+    /// Who asks.
+    pub(crate) who: Who,
+    /// Users, tokens and sessions.
+    pub(crate) access: Access,
     pub(crate) clock: Arc<SystemClock>,
     /// Agents that cannot run here, and why.
     pub(crate) missing_agents: BTreeMap<String, String>,
@@ -115,6 +121,8 @@ impl<'a> Local<'a> {
         let clock =
             Arc::new(SystemClock::new().map_err(|e| Failure::usage(format!("this machine does not tell its boot id: {e}")))?);
         let store = open_store(config, &clock).await?;
+        let access = Access::new(Arc::clone(&store), clock.clone());
+        let who = identity::who(context, &access).await?;
         let lease = &config.lease;
         let (sender, live) = mpsc::unbounded_channel();
         let runtime = Runtime::new(RuntimeConfig {
@@ -133,7 +141,7 @@ impl<'a> Local<'a> {
             ..RuntimeConfig::new(store, registry, clock.clone())
         })
         .map_err(not_begun)?;
-        Ok(Self { context, runtime, clock, missing_agents, missing_tools, live })
+        Ok(Self { context, runtime, who, access, clock, missing_agents, missing_tools, live })
     }
 
     /// Now.
@@ -141,14 +149,35 @@ impl<'a> Local<'a> {
         self.clock.now()
     }
 
-    /// The run that a text names: its id, or the end of it.
+    /// At least this role.
+    pub(crate) fn needs(&self, role: Role) -> Result<(), Failure> {
+        self.who.needs(role).map_err(identity::denied)
+    }
+
+    /// The run that a text names: its id, or the end of it. One that is not to be seen is told as if there were none.
     pub(crate) async fn find(&self, text: &str) -> Result<RunId, Failure> {
-        self.runtime.find(text).await.map_err(|error| match error {
-            OrderError::NotFound => {
-                Failure::refused(format!("there is no run `{text}` in {}", self.runtime.store().describe()))
-            }
+        let id = self.runtime.find(text).await.map_err(|error| match error {
+            OrderError::NotFound => self.no_such_run(text),
             OrderError::Invalid(why) => Failure::usage(why),
             other => order(other),
+        })?;
+        // Who sees all sees also what does not decode.
+        if self.who.role < Role::Operator {
+            self.may(text, &self.row(id).await?, Who::sees)?;
+        }
+        Ok(id)
+    }
+
+    /// What the caller's rights say of a run.
+    pub(crate) fn may(
+        &self,
+        text: &str,
+        run: &Snapshot,
+        rule: impl FnOnce(&Who, &Snapshot) -> Result<(), Denied>,
+    ) -> Result<(), Failure> {
+        rule(&self.who, run).map_err(|why| match why {
+            Denied::NotYours => self.no_such_run(text),
+            why => identity::denied(why),
         })
     }
 
@@ -245,7 +274,7 @@ pub(crate) fn unavailable(error: Unavailable) -> Failure {
 }
 
 /// The store did not answer before what was asked was begun.
-fn not_begun(error: Unavailable) -> Failure {
+pub(super) fn not_begun(error: Unavailable) -> Failure {
     Failure::refused(format!("{error}\n  what was asked was not begun"))
 }
 

@@ -11,6 +11,7 @@ mod context;
 mod decide;
 mod demo;
 mod drill;
+mod identity;
 mod inbox;
 mod init;
 mod local;
@@ -20,7 +21,9 @@ mod resolve;
 mod run;
 mod runs;
 mod setup;
+mod token;
 mod tools;
+mod user;
 mod watch;
 
 use crate::{config::ConfigError, terminal};
@@ -81,6 +84,12 @@ enum Command {
     Deny(decide::DecideArgs),
     /// Say what is true of a write in doubt
     Resolve(resolve::ResolveArgs),
+    /// Make, list and revoke API tokens
+    #[command(subcommand)]
+    Token(token::TokenCommand),
+    /// Add, list, change and disable users, and log them in
+    #[command(subcommand)]
+    User(user::UserCommand),
     /// Settle runs whose process ended without a word
     Reap(operate::ReapArgs),
     /// Bring the store to this version
@@ -211,6 +220,8 @@ fn execute(cli: Cli) -> Outcome {
         Command::Approve(args) => block_on(decide::approve(&context()?, args)),
         Command::Deny(args) => block_on(decide::deny(&context()?, args)),
         Command::Resolve(args) => block_on(resolve::resolve(&context()?, args)),
+        Command::Token(command) => block_on(token::token(&context()?, command)),
+        Command::User(command) => block_on(user::user(&context()?, command)),
         Command::Reap(args) => block_on(operate::reap(&context()?, args)),
         Command::Migrate => block_on(async { operate::migrate(&context()?).await }),
     }

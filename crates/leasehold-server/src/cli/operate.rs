@@ -6,6 +6,7 @@ use super::{
     watch::{Heard, Late, Signals, late_outcomes},
 };
 use crate::{
+    access::Role,
     terminal::{self, Screen},
     wire::Page,
 };
@@ -38,6 +39,7 @@ pub(crate) async fn worker(context: &Context, args: WorkerArgs, mut signals: Sig
             return Ok(Exit::Done);
         }
     };
+    local.needs(Role::Operator)?;
     for (agent, why) in &local.missing_agents {
         terminal::note(format!("agent `{agent}` is not served here: {why}"));
     }
@@ -198,6 +200,7 @@ struct Reaped {
 /// One sweep.
 pub(crate) async fn reap(context: &Context, args: ReapArgs) -> Outcome {
     let local = Local::open_unswept(context, Needs::Store).await?;
+    local.needs(Role::Operator)?;
     let limit = usize::try_from(args.limit).unwrap_or(limits::PAGE_MAX);
     let swept = local.runtime.sweep(limit, args.dry_run).await.map_err(unavailable)?;
     let state = |state: State| (!args.dry_run).then_some(state.as_str());
@@ -254,6 +257,7 @@ pub(crate) async fn reap(context: &Context, args: ReapArgs) -> Outcome {
 /// Brings the store to this version; opening it does.
 pub(crate) async fn migrate(context: &Context) -> Outcome {
     let local = Local::open_unswept(context, Needs::Store).await?;
+    local.needs(Role::Operator)?;
     let store = local.runtime.store().describe();
     if context.json {
         terminal::print_json(&serde_json::json!({ "store": store, "migrated": true }))?;

@@ -5,6 +5,7 @@ use super::{
     local::{Local, Needs, order},
 };
 use crate::{
+    access::Role,
     render::sentence,
     terminal::{self, Look, Screen},
     wire,
@@ -52,6 +53,7 @@ pub(crate) async fn resolve(context: &Context, args: ResolveArgs) -> Outcome {
     // "Not landed" asks a tool that can be asked first, which takes the tool.
     let needs = if outcome == ResolutionKind::NotLanded { Needs::Agents } else { Needs::Store };
     let local = Local::open(context, needs).await?;
+    local.needs(Role::Operator)?;
     let id = local.find(&args.run).await?;
     let said = Resolution {
         call_id: CallId(args.call),
@@ -59,7 +61,7 @@ pub(crate) async fn resolve(context: &Context, args: ResolveArgs) -> Outcome {
         outcome,
         result,
         note: args.note,
-        by: Context::principal(),
+        by: local.who.principal.clone(),
     };
     let tool = local.runtime.store().load(id).await.ok().flatten().and_then(|row| row.fence).map(|fence| fence.tool);
     let resolved = local.runtime.resolve(id, said).await.map_err(order)?;

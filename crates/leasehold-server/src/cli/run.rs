@@ -8,6 +8,7 @@ use super::{
     watch::{Signals, execute},
 };
 use crate::{
+    access::Role,
     render::{card, doubt, how_to_decide, sentence},
     terminal::{self, Screen},
     wire,
@@ -67,6 +68,9 @@ pub(crate) async fn run(context: &Context, args: RunArgs) -> Outcome {
     let execute_here = context.config.execute.value;
     let queue = args.queue || !execute_here;
     let mut local = Local::open(context, if queue { Needs::Declared } else { Needs::Agents }).await?;
+    local.needs(Role::Runner)?;
+    new.by = local.who.principal.clone();
+    new.initiator = (new.by.id != local.who.person).then(|| local.who.person.clone());
     if let Some(why) = local.missing_agents.get(&agent.name) {
         return Err(Failure::usage(format!("agent `{}` cannot run here: {why}", agent.name)));
     }
@@ -129,7 +133,9 @@ async fn queued(local: &Local<'_>, id: RunId) -> Outcome {
 pub(crate) async fn finish(local: &mut Local<'_>, id: RunId, mut executed: bool, signals: &mut Signals) -> Outcome {
     loop {
         let details = local.details(id).await?;
-        let waits = details.row.state == State::WaitingForApproval;
+        // Nobody is asked who may not answer.
+        let may = local.who.may_decide(&details.row, std::iter::empty()).is_ok();
+        let waits = details.row.state == State::WaitingForApproval && may;
         if waits && !local.context.json && terminal::can_ask() && ask_and_go_on(local, &details, signals).await? {
             executed = true;
             continue;

@@ -6,6 +6,7 @@ use super::{
     watch::{Heard, Signals},
 };
 use crate::{
+    access::{Role, Who},
     render::{runs_table, sentence, show, words},
     terminal::{self, Look, Screen, span},
     wire::{Event, Page, RunLine},
@@ -110,7 +111,7 @@ pub(crate) async fn runs(context: &Context, command: RunsCommand) -> Outcome {
 async fn list(context: &Context, args: ListArgs) -> Outcome {
     let local = Local::open(context, Needs::Store).await?;
     let filter = Filter {
-        visible_to: None,
+        visible_to: local.who.visible(),
         states: args.state.into_iter().collect(),
         agent: args.agent,
         owner: args.owner,
@@ -207,23 +208,29 @@ pub(crate) async fn ordered(local: &Local<'_>, row: &Snapshot) -> Result<(), Fai
 async fn cancel(context: &Context, args: OrderArgs) -> Outcome {
     let local = Local::open(context, Needs::Store).await?;
     let id = local.find(&args.run).await?;
-    let row = local.runtime.cancel(id, Context::principal(), args.note).await.map_err(order)?;
+    local.needs(Role::Runner)?;
+    if local.who.role < Role::Operator {
+        local.may(&args.run, &local.row(id).await?, Who::may_cancel)?;
+    }
+    let row = local.runtime.cancel(id, local.who.principal.clone(), args.note).await.map_err(order)?;
     ordered(&local, &row).await?;
     Ok(Exit::Done)
 }
 
 async fn redrive(context: &Context, args: OrderArgs) -> Outcome {
     let local = Local::open(context, Needs::Declared).await?;
+    local.needs(Role::Operator)?;
     let id = local.find(&args.run).await?;
-    let row = local.runtime.redrive(id, Context::principal(), args.note).await.map_err(order)?;
+    let row = local.runtime.redrive(id, local.who.principal.clone(), args.note).await.map_err(order)?;
     ordered(&local, &row).await?;
     Ok(Exit::Done)
 }
 
 async fn discard(context: &Context, args: OrderArgs) -> Outcome {
     let local = Local::open(context, Needs::Store).await?;
+    local.needs(Role::Operator)?;
     let id = local.find(&args.run).await?;
-    let row = local.runtime.discard(id, Context::principal(), args.note).await.map_err(order)?;
+    let row = local.runtime.discard(id, local.who.principal.clone(), args.note).await.map_err(order)?;
     ordered(&local, &row).await?;
     Ok(Exit::Done)
 }

@@ -94,13 +94,6 @@ impl Checker<'_> {
                 .error(mcp, format!("MCP servers are not supported in this version (`{name}`)"))
                 .mend("remove the [[mcp]] section, or offer what it does as [[tool.http]]"));
         }
-        if file.auth.local.as_ref().is_some_and(|l| *l.get_ref() == file::Local::Token)
-            && let Some(at) = &file.auth.local
-        {
-            return Err(self
-                .error(at, "local = \"token\" is not supported in this version")
-                .mend("whoever can open the store's file owns it: protect the file instead"));
-        }
         let store = self.store(file)?;
         let http = self.http(file)?;
         let models = self.models(file)?;
@@ -148,6 +141,12 @@ impl Checker<'_> {
                 file.auth.admin_token_env.as_ref(),
                 "LEASEHOLD_ADMIN_TOKEN".into(),
             )?,
+            // No variable says it: whoever runs a command has its environment in hand.
+            local: match &file.auth.local {
+                Some(said) => Setting { value: *said.get_ref(), origin: Origin::File(self.place(said)) },
+                None => Setting { value: file::Local::default(), origin: Origin::Default },
+            },
+            data_dir: self.found.data_dir.clone(),
             models,
             agents,
             http,

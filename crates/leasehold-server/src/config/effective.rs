@@ -268,6 +268,10 @@ pub(crate) struct Config {
     pub(crate) concurrency: Setting<u32>,
     pub(crate) lease: Lease,
     pub(crate) admin_token_env: Setting<String>,
+    /// What a command shows that opens the store.
+    pub(crate) local: Setting<file::Local>,
+    /// The user's data directory, for what no file places.
+    pub(crate) data_dir: PathBuf,
     pub(crate) models: Vec<Model>,
     pub(crate) agents: Vec<Agent>,
     pub(crate) http: Vec<Http>,

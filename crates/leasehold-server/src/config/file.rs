@@ -112,8 +112,9 @@ pub(crate) struct Backoff {
 }
 
 /// What the owner of a local store has to show.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum Local {
     /// Nothing: whoever opens the store owns it.
     #[default]

@@ -227,7 +227,15 @@ fn what_is_not_in_this_version_is_refused_clearly() {
         wrong("\n[[mcp]]\nname = \"files\"\ncommand = [\"npx\"]\n")
             .contains(":2: MCP servers are not supported in this version")
     );
-    assert!(wrong("[auth]\nlocal = \"token\"\n").contains("not supported in this version"));
+}
+
+#[test]
+fn what_a_command_shows_that_opens_the_store_is_the_files_word_alone() {
+    use super::file::Local;
+    let of = |text: &str, env: &[(&str, &str)]| read_with(text, env).unwrap().local;
+    assert_eq!((of("", &[]).value, of("", &[]).origin), (Local::Owner, super::Origin::Default));
+    let wants = of("[auth]\nlocal = \"token\"\n", &[("LEASEHOLD_AUTH_LOCAL", "owner")]);
+    assert_eq!((wants.value, wants.origin.to_string()), (Local::Token, "/etc/lh/leasehold.toml:2".to_owned()));
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod claims;
 mod guard;
 mod load;
 mod queries;
+mod records;
 mod rows;
 
 use leasehold::{
@@ -120,6 +121,15 @@ const CASES: &[Case] = cases![
     charges::what_is_older_than_the_window_does_not_count,
     charges::a_charged_write_whose_guard_does_not_hold_charges_nothing,
     charges::charges_at_once_never_exceed_their_budgets,
+    records::a_record_comes_back_as_it_went_in,
+    records::a_record_is_written_only_over_the_version_that_was_seen,
+    records::an_expired_record_stays_until_it_is_removed,
+    records::records_come_in_the_order_of_their_keys_and_in_pages,
+    records::a_page_of_records_has_a_bound,
+    records::records_are_written_all_or_none,
+    records::a_malformed_record_is_refused_and_changes_nothing,
+    records::of_twenty_writers_of_a_record_one_is_the_first,
+    records::writers_of_the_same_records_in_any_order_do_not_wait_for_each_other_for_ever,
     load::a_renewal_extends_only_what_is_held,
     load::a_look_reports_foreign_changes_and_extends_nothing,
     load::what_was_acknowledged_is_there_for_another_handle,

@@ -2,8 +2,8 @@
 //! holds one lock from its first look to its last change, so each is a transaction. Nothing survives the value.
 
 use super::{
-    Answer, Choose, Chosen, Filter, Guard, Held, Insert, Inserted, Lapse, Lapsed, LeaseOp, Listed, Look, ReadError, Renewer,
-    RequestKey, Store, Unavailable, Wanted, Write, shape,
+    Answer, Choose, Chosen, Filter, Guard, Held, Insert, Inserted, Lapse, Lapsed, LeaseOp, Listed, Look, ReadError, Record,
+    Renewer, RequestKey, Store, Unavailable, Wanted, Write, record, shape,
 };
 use crate::{
     clock::BootClock,
@@ -30,6 +30,7 @@ struct Tables {
     keys: HashMap<(String, String), (RunId, String)>,
     workers: HashMap<String, (LeaseTime, Claimer)>,
     effects: HashMap<(String, RunId, CallId), (Timestamp, i64)>,
+    records: BTreeMap<(String, String), Record>,
 }
 
 #[derive(Debug)]
@@ -302,6 +303,37 @@ impl Store for MemoryStore {
         let tables = self.shared.tables();
         let alive = tables.workers.values().filter(|(end, _)| end.clock == now.clock && end.ns > now.ns);
         Ok(alive.map(|(_, claimer)| claimer.clone()).take(shape::page(usize::MAX)).collect())
+    }
+
+    async fn record(&self, kind: &str, key: &str) -> Result<Option<Record>, Unavailable> {
+        Ok(self.shared.tables().records.get(&(kind.to_owned(), key.to_owned())).cloned())
+    }
+
+    async fn records(&self, kind: &str, after: Option<&str>, limit: usize) -> Result<Vec<Record>, Unavailable> {
+        let tables = self.shared.tables();
+        let of_kind = tables.records.values().filter(|r| r.kind == kind && after.is_none_or(|after| r.key.as_str() > after));
+        Ok(of_kind.take(shape::page(limit)).cloned().collect())
+    }
+
+    async fn put_records(&self, records: Vec<Record>) -> Result<bool, Unavailable> {
+        let records = record::in_order(records)?;
+        let mut tables = self.shared.tables();
+        let name = |r: &Record| (r.kind.clone(), r.key.clone());
+        if records.iter().any(|r| tables.records.get(&name(r)).map_or(0, |there| there.version) != r.version) {
+            return Ok(false);
+        }
+        tables.records.extend(records.into_iter().map(|r| (name(&r), r.written())));
+        Ok(true)
+    }
+
+    async fn remove_record(&self, kind: &str, key: &str, version: u64) -> Result<bool, Unavailable> {
+        let mut tables = self.shared.tables();
+        let name = (kind.to_owned(), key.to_owned());
+        let same = tables.records.get(&name).is_some_and(|there| there.version == version);
+        if same {
+            tables.records.remove(&name);
+        }
+        Ok(same)
     }
 
     fn renewer(&self) -> Result<Box<dyn Renewer>, Unavailable> {

@@ -17,14 +17,21 @@
 //! 9. **Two claims never see the same row**: what a claim is shown nobody else is shown or changes until that claim is committed or
 //!    undone, and no claim waits for another's rows longer than it takes to commit. A claimer that dies or stands still in between
 //!    holds nothing for longer than seconds.
+//! 10. **Records are compared and set**: a [`Record`] is written where its version is the one that its writer saw, and only there. Those
+//!     of one [`put_records`](Store::put_records) are written together or not at all, whoever dies in between, and are locked in the
+//!     order of kind and key, so that no two writers wait for each other. `false` says that somebody was faster, and nothing else: a
+//!     refusal of the database is an error.
 //!
 //! [`conformance`](../../leasehold_testkit/conformance/index.html) in the test kit is this contract as tests, with one entry for every store.
 
 pub mod engine;
 pub mod memory;
 pub mod postgres;
+mod record;
 mod shape;
 pub mod sqlite;
+
+pub use record::Record;
 
 use crate::run::{Charge, Claimer, Entry, LeaseId, LeaseTime, RunId, Snapshot, State, WriteId};
 use async_trait::async_trait;
@@ -378,6 +385,20 @@ pub trait Store: Send + Sync + fmt::Debug {
     async fn announce(&self, worker: &str, ttl: Duration, claimer: &Claimer) -> Result<(), Unavailable>;
     /// What the announced workers that live execute; at most [`PAGE_MAX`](crate::limits::PAGE_MAX) of them.
     async fn workers(&self) -> Result<Vec<Claimer>, Unavailable>;
+    /// A record, also one that has expired.
+    async fn record(&self, kind: &str, key: &str) -> Result<Option<Record>, Unavailable>;
+    /// Records of a kind in the order of the bytes of their keys, those with a key above `after`; at most `limit` (and
+    /// [`PAGE_MAX`](crate::limits::PAGE_MAX)).
+    async fn records(&self, kind: &str, after: Option<&str>, limit: usize) -> Result<Vec<Record>, Unavailable>;
+    /// Writes all of them or none, each as the version after its own: false where one of them has another version by now. At most
+    /// [`RECORDS_AT_ONCE_MAX`](crate::limits::RECORDS_AT_ONCE_MAX).
+    async fn put_records(&self, records: Vec<Record>) -> Result<bool, Unavailable>;
+    /// Writes one.
+    async fn put_record(&self, record: Record) -> Result<bool, Unavailable> {
+        self.put_records(vec![record]).await
+    }
+    /// Takes a record away that still has this version: false where it has another, or is gone.
+    async fn remove_record(&self, kind: &str, key: &str, version: u64) -> Result<bool, Unavailable>;
     /// Tells other processes; after the commit, without waiting, and nobody hears of a failure. A store without a way to does nothing.
     fn hint(&self, _: Hint) {}
     /// Waits until the hints given so far are sent, at most `patience`: for a process that is about to end.

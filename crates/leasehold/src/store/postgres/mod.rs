@@ -3,7 +3,7 @@
 //!
 //! All SQL is in `sql/`, one statement a file, with the names that the embedded store uses, and no rule of the protocol is in any:
 //! the constraints of the schema mirror them. Every transaction is one statement, so nothing is left open by a process that dies
-//! or a future that is dropped; but for a claim of many rows, which is bounded (`claim`). The guard stands in the statement that writes, and is judged
+//! or a future that is dropped; but for a claim of many rows (`claim`) and a write of several records (`records`), which are bounded. The guard stands in the statement that writes, and is judged
 //! on the newest version of the row, locked. No write, renewal or claim waits for a row that somebody else has locked.
 //!
 //! Leases run on the **database's clock**, named `db`; no clock of a client decides about one. A lease of another clock (a row that came
@@ -19,6 +19,7 @@ mod committer;
 mod connections;
 mod hints;
 mod open;
+mod records;
 mod renewer;
 mod row;
 mod sql;
@@ -39,8 +40,8 @@ use self::{
     url::Target,
 };
 use super::{
-    Answer, Choose, Chosen, Filter, Hint, Insert, Inserted, Lapse, Lapsed, Listed, ReadError, Renewer, RequestKey, Store,
-    Unavailable, Wanted, Write, shape,
+    Answer, Choose, Chosen, Filter, Hint, Insert, Inserted, Lapse, Lapsed, Listed, ReadError, Record, Renewer, RequestKey,
+    Store, Unavailable, Wanted, Write, shape,
 };
 use crate::{
     clock::BootClock,
@@ -382,6 +383,22 @@ impl Store for PostgresStore {
         now.bind(&mut params);
         params.one("limit", &limit);
         self.rows(&sql::WORKERS, &params, |row| Ok(shape::claimer(&row::column::<String>(row, "serves")?))).await
+    }
+
+    async fn record(&self, kind: &str, key: &str) -> Result<Option<Record>, Unavailable> {
+        self.record_of(kind, key).await
+    }
+
+    async fn records(&self, kind: &str, after: Option<&str>, limit: usize) -> Result<Vec<Record>, Unavailable> {
+        self.records_of(kind, after, limit).await
+    }
+
+    async fn put_records(&self, records: Vec<Record>) -> Result<bool, Unavailable> {
+        self.put_all(records).await
+    }
+
+    async fn remove_record(&self, kind: &str, key: &str, version: u64) -> Result<bool, Unavailable> {
+        self.remove(kind, key, version).await
     }
 
     fn hint(&self, hint: Hint) {

@@ -2,13 +2,15 @@
 //! transaction.
 
 use super::{
-    busy, corrupt, encode, json, limited,
+    busy, corrupt, encode, json, limited, records,
     row::{self, RowParams, total},
 };
 use crate::{
     clock::BootClock,
     run::{Entry, Lease, LeaseId, LeaseTime, RunId, Snapshot, WriteId},
-    store::{Answer, Choose, Chosen, Insert, Inserted, LeaseOp, ReadError, RequestKey, Unavailable, Wanted, Write, shape},
+    store::{
+        Answer, Choose, Chosen, Insert, Inserted, LeaseOp, ReadError, Record, RequestKey, Unavailable, Wanted, Write, shape,
+    },
 };
 use rusqlite::{Connection, OptionalExtension as _, named_params};
 use std::{fmt::Display, time::Duration};
@@ -19,6 +21,8 @@ pub(super) enum Change {
     Write { write: Box<Write>, content: Content },
     Claim { wanted: Wanted, choose: Choose },
     Announce { worker: String, ttl: Duration, executes: bool, serves: String },
+    Put(Vec<Record>),
+    Remove { kind: String, key: String, version: u64 },
 }
 
 /// The encoded parts of a change.
@@ -41,6 +45,8 @@ pub(super) enum Reply {
     Answered(Answer),
     Claimed(Chosen),
     Announced,
+    /// Whether the versions were those that the writer saw; otherwise nothing was done.
+    Compared(bool),
     /// Not stored, and never will be.
     Refused(Unavailable),
 }
@@ -80,6 +86,8 @@ impl Change {
                 })?;
                 Ok(Reply::Announced)
             }
+            Self::Put(put) => records::put(connection, put).map(Reply::Compared),
+            Self::Remove { kind, key, version } => records::remove(connection, kind, key, *version).map(Reply::Compared),
         }
     }
 }

@@ -10,6 +10,7 @@ mod change;
 mod open;
 mod place;
 mod readers;
+mod records;
 mod renewer;
 mod row;
 mod turns;
@@ -28,8 +29,8 @@ use self::{
     writer::Writer,
 };
 use super::{
-    Answer, Choose, Chosen, Filter, Insert, Inserted, Lapse, Lapsed, Listed, ReadError, Renewer, Store, Unavailable, Wanted,
-    Write, shape,
+    Answer, Choose, Chosen, Filter, Insert, Inserted, Lapse, Lapsed, Listed, ReadError, Record, Renewer, Store, Unavailable,
+    Wanted, Write, record, shape,
 };
 use crate::{
     clock::BootClock,
@@ -289,6 +290,38 @@ impl Store for SqliteStore {
             rows(c, include_str!("sql/workers.sql"), params, |row| row.get::<_, String>("serves").map(Some))
         };
         Ok(self.readers.read(read).await?.iter().map(|serves| shape::claimer(serves)).collect())
+    }
+
+    async fn record(&self, kind: &str, key: &str) -> Result<Option<Record>, Unavailable> {
+        let (kind, key) = (kind.to_owned(), key.to_owned());
+        let read = move |c: &Connection| {
+            let mut statement = c.prepare_cached(include_str!("sql/record.sql"))?;
+            statement.query_row(named_params! { ":kind": kind, ":key": key }, records::read).optional()
+        };
+        self.readers.read(read).await
+    }
+
+    async fn records(&self, kind: &str, after: Option<&str>, limit: usize) -> Result<Vec<Record>, Unavailable> {
+        let (kind, after) = (kind.to_owned(), after.unwrap_or_default().to_owned());
+        let read = move |c: &Connection| {
+            let params = named_params! { ":kind": kind, ":after": after, ":limit": limited(limit) };
+            rows(c, include_str!("sql/records.sql"), params, |row| records::read(row).map(Some))
+        };
+        self.readers.read(read).await
+    }
+
+    async fn put_records(&self, records: Vec<Record>) -> Result<bool, Unavailable> {
+        match self.writer.send(Change::Put(record::in_order(records)?)).await? {
+            Reply::Compared(same) => Ok(same),
+            _ => Err(self.unexpected()),
+        }
+    }
+
+    async fn remove_record(&self, kind: &str, key: &str, version: u64) -> Result<bool, Unavailable> {
+        match self.writer.send(Change::Remove { kind: kind.into(), key: key.into(), version }).await? {
+            Reply::Compared(same) => Ok(same),
+            _ => Err(self.unexpected()),
+        }
     }
 
     fn renewer(&self) -> Result<Box<dyn Renewer>, Unavailable> {
