@@ -4,6 +4,8 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod access;
+mod api;
+mod catalog;
 mod cli;
 mod config;
 mod render;

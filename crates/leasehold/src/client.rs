@@ -218,6 +218,14 @@ pub struct Execution {
     executor: Executor,
 }
 
+/// What a start under a request key came to.
+pub enum Started {
+    /// A run of this process, claimed at birth.
+    New(Execution),
+    /// The same request came before under this key: its run, whoever executes it.
+    Existing(RunId),
+}
+
 /// How an execution ended: the right is over, and the row says why.
 pub type Executed = Result<Snapshot, SegmentError>;
 
@@ -301,6 +309,12 @@ impl Runtime {
     /// Every segment of this process yields at its next step, and nothing new is claimed.
     pub fn stop(&self) {
         self.stop.cancel();
+    }
+
+    /// The time to finish is over: every segment hands back what may be handed back, also from the middle of a read or an
+    /// idempotent write. A pool does this at the end of its grace period; executions outside of one need it said.
+    pub fn leave(&self) {
+        self.leave.cancel();
     }
 
     pub(crate) fn stopping(&self) -> &CancellationToken {
@@ -394,12 +408,40 @@ impl Runtime {
     /// # Errors
     /// See [`StartError`]; where the store does not answer, the caller may run [`unrecorded`](Self::unrecorded).
     pub async fn start(&self, start: StartRun) -> Result<Execution, StartError> {
+        match self.start_once(start, None).await? {
+            Started::New(execution) => Ok(execution),
+            // Only a key finds a run of before.
+            Started::Existing(run) => Err(StartError::Lost(format!("run {run} was there before"))),
+        }
+    }
+
+    /// The same under a key: the same key with the same request is the same run, and is started once.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub async fn start_once(&self, start: StartRun, key: Option<String>) -> Result<Started, StartError> {
+        let key = request_key(&start, key);
         let new = self.new_run(start, Mode::Wait)?;
         let grant = self.grant();
         let write_id = WriteId(grant.lease_id.0);
         let sent = self.heartbeat.now();
-        let (_, done) = self.born(new, Some(grant), None, write_id).await?;
-        self.execution(done, sent).await.map_err(|e| StartError::Lost(e.to_string()))
+        let (inserted, done) = self.born(new, Some(grant), key, write_id).await?;
+        match inserted {
+            Inserted::Existing(run) => Ok(Started::Existing(run)),
+            Inserted::KeyConflict(run) => Err(StartError::KeyConflict(run)),
+            Inserted::Applied(_) | Inserted::Refused(_) => {
+                let execution = self.execution(done, sent).await.map_err(|e| StartError::Lost(e.to_string()))?;
+                Ok(Started::New(execution))
+            }
+        }
+    }
+
+    /// Says whether a run could be started here, and starts none.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn check_start(&self, start: StartRun) -> Result<(), StartError> {
+        self.new_run(start, Mode::Queue).map(|_| ())
     }
 
     /// Asks twice, and waits for a silent store no longer than a renewal would. The run's id and the write's id were chosen
@@ -445,8 +487,7 @@ impl Runtime {
     /// # Errors
     /// See [`StartError`].
     pub async fn enqueue(&self, start: StartRun, key: Option<String>) -> Result<RunId, StartError> {
-        let hash = canonical_hash(&(&start.agent, &start.request, start.priority));
-        let key = key.map(|key| RequestKey { scope: start.by.id.clone(), key, request_hash: hash });
+        let key = request_key(&start, key);
         let new = self.new_run(start, Mode::Queue)?;
         let id = new.id;
         let write_id = WriteId::random();
@@ -535,6 +576,11 @@ impl Runtime {
             .find(|tool| self.registry.tool(tool).is_none())
             .map(|tool| format!("this process has no tool `{tool}`"))
     }
+}
+
+fn request_key(start: &StartRun, key: Option<String>) -> Option<RequestKey> {
+    let request_hash = canonical_hash(&(&start.agent, &start.request, start.priority));
+    key.map(|key| RequestKey { scope: start.by.id.clone(), key, request_hash })
 }
 
 fn check_request(request: &Request) -> Result<(), StartError> {

@@ -51,7 +51,7 @@ pub mod worker;
 pub use agent::executor::Live;
 pub use client::{
     Asked, Decided, Decision, Details, Execution, InboxKind, OrderError, Resolution, Resolved, Runtime, RuntimeConfig,
-    StartError, StartRun, Unserved,
+    StartError, StartRun, Started, Unserved,
 };
 pub use worker::pool::{PoolConfig, Worked};
 

@@ -19,6 +19,7 @@ mod probe;
 mod resolve;
 mod run;
 mod runs;
+mod serve;
 mod setup;
 mod tools;
 mod watch;
@@ -68,6 +69,8 @@ enum Command {
     Drill(drill::DrillArgs),
     /// Write a commented leasehold.toml with one HTTP tool to start from
     Init,
+    /// Serve the HTTP API, work the queue and settle what dead processes left
+    Serve,
     /// Work the queue and settle what dead processes left
     Worker(operate::WorkerArgs),
     /// List, show, follow, cancel, redrive or discard runs
@@ -205,6 +208,10 @@ fn execute(cli: Cli) -> Outcome {
         Command::Worker(args) => block_on(async {
             let signals = watch::Signals::listen()?;
             operate::worker(&context()?, args, signals).await
+        }),
+        Command::Serve => block_on(async {
+            let signals = watch::Signals::listen()?;
+            serve::serve(&context()?, signals).await
         }),
         Command::Runs(command) => block_on(runs::runs(&context()?, command)),
         Command::Inbox => block_on(inbox::inbox(&context()?)),

@@ -1,0 +1,181 @@
+//! What a person says to a run that waits: a decision about its calls, or values for one.
+
+use super::{
+    App, Caller,
+    extract::{Json, Query, RunPath, present},
+    problem::Problem,
+    start::patience,
+};
+use crate::{access::Who, wire};
+use axum::{extract::State, http::StatusCode, response::Response};
+use leasehold::{
+    Decision,
+    run::{CallId, DecideCall, OpenCall, Snapshot},
+};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use std::{collections::BTreeSet, sync::Arc};
+
+/// One of two words, exactly as they are written here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Verdict {
+    /// The call runs.
+    Approve,
+    /// It does not, and the model is told why.
+    Deny,
+}
+
+/// What is said of one call.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CallDecision {
+    /// The call.
+    id: String,
+    #[schema(inline)]
+    decision: Verdict,
+    /// Why.
+    reason: Option<String>,
+    /// It runs with these arguments instead.
+    #[schema(value_type = Option<Object>)]
+    arguments: Option<Map<String, Value>>,
+}
+
+/// A decision about what was shown.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DecisionBody {
+    /// Names exactly what was shown.
+    turn_digest: String,
+    /// For every undecided call that `calls` does not name.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(inline, value_type = Verdict, required = false)]
+    decision: Option<Verdict>,
+    /// Why, for those.
+    reason: Option<String>,
+    /// Per call.
+    #[serde(default)]
+    calls: Vec<CallDecision>,
+}
+
+/// Whether the answer comes when the run rests again.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct DecisionQuery {
+    /// The answer comes when the run settled or waits again.
+    #[serde(default)]
+    wait: bool,
+    /// How long it waits, in seconds.
+    #[serde(default)]
+    #[param(minimum = 1, maximum = 600)]
+    timeout: Option<u32>,
+}
+
+impl DecisionBody {
+    /// Says something, and of each call one thing.
+    fn check(&self) -> Result<(), Problem> {
+        if self.decision.is_none() && self.calls.is_empty() {
+            return Err(Problem::field("#/decision", "say approve or deny, or name calls"));
+        }
+        let mut seen = BTreeSet::new();
+        for (index, call) in self.calls.iter().enumerate() {
+            if !seen.insert(&call.id) {
+                return Err(Problem::field(format!("#/calls/{index}/id"), "this call is named twice"));
+            }
+            if call.decision == Verdict::Deny && call.arguments.is_some() {
+                return Err(Problem::field(format!("#/calls/{index}/arguments"), "a call that is denied does not run"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The calls of the open turn that this would let run.
+    fn released<'a>(&self, row: &'a Snapshot) -> Vec<&'a OpenCall> {
+        let named = |call: &OpenCall| self.calls.iter().find(|named| named.id == call.id.0);
+        let calls = row.turn.iter().flat_map(|turn| &turn.calls);
+        calls
+            .filter(|call| match named(call) {
+                Some(named) => named.decision == Verdict::Approve,
+                None => call.is_undecided() && self.decision == Some(Verdict::Approve),
+            })
+            .collect()
+    }
+
+    fn decision(self, who: &Who, execute: bool) -> Decision {
+        let calls = self.calls.into_iter().map(|call| DecideCall {
+            approved: call.decision == Verdict::Approve,
+            reason: call.reason,
+            arguments: call.arguments,
+            ..DecideCall::approve(CallId(call.id))
+        });
+        Decision {
+            digest: self.turn_digest,
+            rest: self.decision.map(|verdict| verdict == Verdict::Approve),
+            reason: self.reason,
+            calls: calls.collect(),
+            by: who.principal.clone(),
+            execute,
+        }
+    }
+}
+
+/// Decides about calls that wait.
+#[utoipa::path(post, path = "/runs/{id}/decision", tag = "people", request_body = DecisionBody,
+    params(("id" = String, Path, description = "The run", format = Uuid), DecisionQuery),
+    responses(
+        (status = 200, description = "With `wait`: the run settled or waits again", body = wire::Run),
+        (status = 202, description = "The decision is taken", body = wire::Run)))]
+pub(crate) async fn decide(
+    State(app): State<Arc<App>>,
+    Caller(who): Caller,
+    RunPath(id): RunPath,
+    Query(query): Query<DecisionQuery>,
+    Json(body): Json<DecisionBody>,
+) -> Result<Response, Problem> {
+    let patience = patience(query.timeout)?;
+    let row = app.seen(&who, id).await?;
+    body.check()?;
+    who.may_decide(&row, body.released(&row).into_iter())?;
+    let place = query.wait.then(|| app.stream_place()).transpose()?;
+    let (decider, decision) = (Arc::clone(&app), body.decision(&who, app.execute));
+    app.detached(async move {
+        if let Some(execution) = decider.runtime.decide(id, decision).await?.execution {
+            decider.execute(execution);
+        }
+        Ok(())
+    })
+    .await?;
+    let answer = if query.wait { app.answer_at_rest(id, patience).await } else { app.accepted(id).await };
+    drop(place);
+    answer
+}
+
+/// Values for a call that waits for them.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct InputBody {
+    /// Names exactly what was shown.
+    #[allow(dead_code, reason = "nothing waits for values yet")]
+    turn_digest: String,
+    /// The values.
+    #[allow(dead_code, reason = "nothing waits for values yet")]
+    #[schema(value_type = Object)]
+    values: Map<String, Value>,
+}
+
+/// Gives values to a call that waits for them. No tool asks for any in this version: 409 `not_waiting`.
+#[utoipa::path(post, path = "/runs/{id}/input", tag = "people", request_body = InputBody,
+    params(("id" = String, Path, description = "The run", format = Uuid)),
+    responses((status = 202, description = "The values are taken", body = wire::Run)))]
+pub(crate) async fn input(
+    State(app): State<Arc<App>>,
+    Caller(who): Caller,
+    RunPath(id): RunPath,
+    Json(_values): Json<InputBody>,
+) -> Result<Response, Problem> {
+    let row = app.seen(&who, id).await?;
+    who.may_decide(&row, std::iter::empty())?;
+    let detail = format!("a run that is {} waits for no values", row.state);
+    Err(Problem::new(StatusCode::CONFLICT, "not_waiting", detail))
+}

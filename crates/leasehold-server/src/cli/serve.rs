@@ -1,0 +1,141 @@
+//! `leasehold serve`: the API, the worker pool and the reaper in one process.
+//!
+//! At its end nothing more is accepted, streams end, whoever waits gets the run as it is, and segments have a grace period to get
+//! to their next step. What only this process knows of a write is on record before it ends.
+
+use super::{
+    Context, Exit, Failure, Outcome,
+    context::env,
+    local::{Local, Needs},
+    operate::GRACE,
+    setup,
+    watch::{Heard, Signals, late_outcomes},
+};
+use crate::{
+    api::{App, Parts, auth::OneToken, listen},
+    catalog,
+    config::ConfigError,
+    terminal,
+};
+use leasehold::{Runtime, Worked, worker::pool::PoolConfig};
+use std::{future::Future, sync::Arc};
+use tokio::{net::TcpListener, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
+
+/// Executions of requests have this long for handing back after the grace period, as those of the pool have.
+const HAND_BACK: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// Serves until it is asked to end.
+pub(crate) async fn serve(context: &Context, mut signals: Signals) -> Outcome {
+    let config = &context.config;
+    config.server.may_listen(&config.listen)?;
+    let needs = if config.execute.value { Needs::Agents } else { Needs::Declared };
+    let mut local = tokio::select! {
+        opened = Local::open(context, needs) => opened?,
+        _ = signals.next() => {
+            terminal::note("ended before it began to serve");
+            return Ok(Exit::Done);
+        }
+    };
+    let listener = TcpListener::bind(config.listen.value).await.map_err(|error| {
+        let what = format!("[server] listen = \"{}\": {error}", config.listen.value);
+        ConfigError::new(config.listen.origin.to_string(), what).mend("is another process there? choose another port")
+    })?;
+    let address = listener.local_addr()?;
+    let token = env(&config.admin_token_env.value).filter(|token| !token.is_empty());
+    if token.is_none() {
+        let variable = &config.admin_token_env.value;
+        terminal::note(format!("nobody is let in: set {variable} to a token and start again"));
+    }
+    let app = Arc::new(App::new(Parts {
+        runtime: local.runtime.clone(),
+        clock: Arc::clone(&local.clock),
+        access: Arc::new(OneToken::new(token)),
+        agents: agents(context, &local)?,
+        tools: catalog::tools(config, local.runtime.registry(), &local.missing_tools)
+            .into_iter()
+            .map(|(line, _)| line)
+            .collect(),
+        command: context.command.clone(),
+        execute: config.execute.value,
+        server: config.server.clone(),
+        listen: address,
+    }));
+    for (agent, why) in &local.missing_agents {
+        terminal::note(format!("agent `{agent}` is not served here: {why}"));
+    }
+    let live = std::mem::replace(&mut local.live, tokio::sync::mpsc::unbounded_channel().1);
+    let ending = CancellationToken::new();
+    let texts = {
+        let app = Arc::clone(&app);
+        tokio::spawn(async move { app.texts().forward(live).await })
+    };
+    let mut pool = config.execute.value.then(|| work(context, &local.runtime));
+    let http = tokio::spawn(listen::serve(listener, app.router(), ending.clone()));
+    terminal::note(format!("listening on http://{address}"));
+    let broke = tokio::select! {
+        _ = signals.next() => None,
+        ended = ended(&mut pool) => Some(ended),
+    };
+    terminal::note("ending: what is in flight finishes, the rest is handed back; Ctrl-C again leaves at once");
+    app.end();
+    ending.cancel();
+    local.runtime.stop();
+    let finishing = async {
+        if broke.is_none() && pool.is_some() {
+            ended(&mut pool).await.ok();
+        }
+        if tokio::time::timeout(GRACE, app.done()).await.is_err() {
+            local.runtime.leave();
+            tokio::time::timeout(HAND_BACK, app.done()).await.ok();
+        }
+        http.await.ok();
+    };
+    or_leave(finishing, &mut signals).await;
+    texts.abort();
+    late_outcomes(&local.runtime, &mut signals).await;
+    match broke {
+        None => Ok(Exit::Done),
+        Some(Ok(Worked { shared: Some(run), .. })) => Err(local.shared(run)),
+        Some(Ok(_)) => Err(Failure::refused("the workers ended by themselves")),
+        Some(Err(error)) => Err(Failure::refused(format!("the workers broke: {error}"))),
+    }
+}
+
+fn agents(context: &Context, local: &Local<'_>) -> Result<Vec<catalog::AgentLine>, Failure> {
+    let executable = setup::executable(&context.config, setup::Use::Declare)?;
+    Ok(catalog::agents(&context.config, &executable.models, &local.missing_agents))
+}
+
+fn work(context: &Context, runtime: &Runtime) -> JoinHandle<Worked> {
+    let pool = PoolConfig {
+        concurrency: usize::try_from(context.config.concurrency.value).unwrap_or(usize::MAX),
+        sweep_interval: context.config.lease.sweep_interval.value.0,
+        grace: GRACE,
+        ..PoolConfig::default()
+    };
+    let runtime = runtime.clone();
+    tokio::spawn(async move { runtime.work(pool).await })
+}
+
+/// How the pool ended; never where there is none.
+async fn ended(pool: &mut Option<JoinHandle<Worked>>) -> Result<Worked, tokio::task::JoinError> {
+    match pool {
+        Some(pool) => pool.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Until it is done, or Ctrl-C says that nobody wants to wait.
+async fn or_leave(finishing: impl Future<Output = ()>, signals: &mut Signals) {
+    tokio::pin!(finishing);
+    loop {
+        tokio::select! {
+            () = &mut finishing => return,
+            heard = signals.next() => if heard == Heard::Interrupt {
+                terminal::note("left: whatever was in flight is settled by the sweep");
+                std::process::exit(i32::from(Exit::Refused.code()));
+            },
+        }
+    }
+}
