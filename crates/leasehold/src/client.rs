@@ -35,9 +35,11 @@ use tokio_util::sync::CancellationToken;
 
 mod look;
 mod people;
+mod request;
 
 pub use look::{Details, InboxKind, Unserved};
 pub use people::{Asked, Decided, Decision, Resolution, Resolved};
+use request::{check_request, request_key};
 
 /// How a process takes part.
 pub struct RuntimeConfig {
@@ -576,29 +578,4 @@ impl Runtime {
             .find(|tool| self.registry.tool(tool).is_none())
             .map(|tool| format!("this process has no tool `{tool}`"))
     }
-}
-
-fn request_key(start: &StartRun, key: Option<String>) -> Option<RequestKey> {
-    let request_hash = canonical_hash(&(&start.agent, &start.request, start.priority));
-    key.map(|key| RequestKey { scope: start.by.id.clone(), key, request_hash })
-}
-
-fn check_request(request: &Request) -> Result<(), StartError> {
-    let bytes: usize = request.messages.iter().map(|m| m.text.len()).sum();
-    if bytes > limits::REQUEST_BYTES_MAX {
-        return Err(StartError::Invalid(format!(
-            "the request is {bytes} bytes long, and the limit is {}",
-            limits::REQUEST_BYTES_MAX
-        )));
-    }
-    if request.messages.last().is_none_or(|m| m.text.trim().is_empty()) {
-        return Err(StartError::Invalid("the request is empty: say what the agent should do".into()));
-    }
-    if request.metadata.values().any(|value| nested_deeper(value, limits::NESTING_MAX)) {
-        return Err(StartError::Invalid(format!("the metadata is nested deeper than {} levels", limits::NESTING_MAX)));
-    }
-    if request.max_rounds == Some(0) {
-        return Err(StartError::Invalid("max_rounds must be at least 1".into()));
-    }
-    Ok(())
 }

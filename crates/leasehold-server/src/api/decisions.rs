@@ -2,7 +2,7 @@
 
 use super::{
     App, Caller,
-    extract::{Json, Query, RunPath, present},
+    extract::{Json, Query, RunPath, present, words},
     problem::Problem,
     start::patience,
 };
@@ -16,9 +16,12 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::{collections::BTreeSet, sync::Arc};
 
+words!(Verdict);
+
 /// One of two words, exactly as they are written here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, strum::EnumString, strum::VariantNames, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case", try_from = "String")]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum Verdict {
     /// The call runs.
     Approve,

@@ -3,7 +3,7 @@
 
 use super::{
     App, Caller,
-    extract::{Query, RunPath, Wants},
+    extract::{Query, RunPath, Wants, words},
     hinted, limits,
     listen::Connection,
     live,
@@ -30,9 +30,12 @@ use serde_json::json;
 use std::{convert::Infallible, sync::Arc};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
+words!(Until);
+
 /// Until when a stream goes on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, strum::EnumString, strum::VariantNames, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case", try_from = "String")]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum Until {
     /// The run settled or is dead.
     #[default]

@@ -32,6 +32,20 @@ pub(crate) fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializ
     T::deserialize(deserializer).map(Some)
 }
 
+/// A word of an enumeration is a string and nothing else: serde also takes `{"approve": null}` for `"approve"`.
+macro_rules! words {
+    ($($name:ty),+) => {
+        $(impl TryFrom<String> for $name {
+            type Error = String;
+            fn try_from(text: String) -> Result<Self, String> {
+                let known = <Self as strum::VariantNames>::VARIANTS;
+                text.parse().map_err(|_| format!("`{text}` is none of: {}", known.join(", ")))
+            }
+        })+
+    };
+}
+pub(super) use words;
+
 /// `calls[0].decision` as a JSON pointer.
 fn pointer(path: &serde_path_to_error::Path) -> String {
     use serde_path_to_error::Segment;

@@ -2,7 +2,7 @@
 
 use super::{
     App, Caller,
-    extract::{Json, MaybeJson, RunPath},
+    extract::{Json, MaybeJson, RunPath, words},
     problem::Problem,
 };
 use crate::{access::Role, wire};
@@ -19,6 +19,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::sync::Arc;
 
+words!(Truth);
+
 /// Why something is ordered.
 #[derive(Debug, Default, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -28,8 +30,9 @@ pub(crate) struct OrderBody {
 }
 
 /// What a person says of a write in doubt.
-#[derive(Clone, Copy, Debug, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, Deserialize, strum::EnumString, strum::VariantNames, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case", try_from = "String")]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum Truth {
     /// It happened.
     Landed,

@@ -202,6 +202,7 @@ impl From<StartError> for Problem {
         match error {
             StartError::NoAgent(..) => Self::field("#/agent", error.to_string()),
             // What else may be wrong with a request was looked at before.
+            StartError::Invalid(why) if why.starts_with("the metadata") => Self::field("#/metadata", why),
             StartError::Invalid(why) => Self::field("#/tools", why),
             StartError::KeyConflict(run) => {
                 Self::new(StatusCode::CONFLICT, "key_conflict", error.to_string()).with("run", json!(run))

@@ -3,7 +3,7 @@
 use super::{
     App, Caller,
     events::{Until, stream},
-    extract::{Json, Query, Wants},
+    extract::{Json, Query, Wants, words},
     limits,
     listen::Connection,
     problem::Problem,
@@ -27,9 +27,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
+words!(Speaker, StartMode, StartRecovery);
+
 /// Who speaks in a message.
-#[derive(Clone, Copy, Debug, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, Deserialize, strum::EnumString, strum::VariantNames, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case", try_from = "String")]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum Speaker {
     /// The caller.
     User,
@@ -46,8 +49,11 @@ pub(crate) struct Message {
 }
 
 /// Whether the caller waits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, strum::EnumString, strum::VariantNames, utoipa::ToSchema,
+)]
+#[serde(rename_all = "snake_case", try_from = "String")]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum StartMode {
     /// A worker takes it.
     #[default]
@@ -57,8 +63,11 @@ pub(crate) enum StartMode {
 }
 
 /// Who finishes a run whose process died.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::EnumString, strum::VariantNames, utoipa::ToSchema,
+)]
+#[serde(rename_all = "snake_case", try_from = "String")]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum StartRecovery {
     /// It goes back to the queue: the default of `queue`.
     Requeue,
