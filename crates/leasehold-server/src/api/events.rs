@@ -203,6 +203,7 @@ impl Feed {
         };
         // The row was read first: what it counts is there to be read. A piece of a reply comes before the reply.
         if self.next < row.sequence {
+            self.app.texts.catch_up();
             for text in live::waiting(pieces, self.id) {
                 self.text(&text).await?;
             }

@@ -3,34 +3,58 @@
 
 use super::limits;
 use leasehold::{Live, run::RunId};
-use std::sync::Arc;
+use std::{
+    future::poll_fn,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::Context,
+};
 use tokio::sync::{broadcast, mpsc::UnboundedReceiver};
 
 /// A piece of text of a run.
 pub(crate) type Piece = (RunId, Arc<str>);
 
 /// Hands pieces to every stream.
-pub(crate) struct Texts(broadcast::Sender<Piece>);
-
-impl Default for Texts {
-    fn default() -> Self {
-        Self(broadcast::Sender::new(limits::LIVE_BUFFER))
-    }
+pub(crate) struct Texts {
+    live: Mutex<UnboundedReceiver<Live>>,
+    streams: broadcast::Sender<Piece>,
 }
 
 impl Texts {
-    /// Pieces from now on.
-    pub(super) fn subscribe(&self) -> broadcast::Receiver<Piece> {
-        self.0.subscribe()
+    /// What the executors of this process say.
+    pub(crate) fn new(live: UnboundedReceiver<Live>) -> Self {
+        Self { live: Mutex::new(live), streams: broadcast::Sender::new(limits::LIVE_BUFFER) }
     }
 
-    /// Hands on what the executors of this process say, for as long as they do.
-    pub(crate) async fn forward(&self, mut live: UnboundedReceiver<Live>) {
-        while let Some(said) = live.recv().await {
-            if let Live::Text(run, text) = said {
-                // Nobody may be watching.
-                self.0.send((run, text.into())).ok();
-            }
+    /// Pieces from now on.
+    pub(super) fn subscribe(&self) -> broadcast::Receiver<Piece> {
+        self.streams.subscribe()
+    }
+
+    fn live(&self) -> MutexGuard<'_, UnboundedReceiver<Live>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn say(&self, said: Live) {
+        if let Live::Text(run, text) = said {
+            // Nobody may be watching.
+            self.streams.send((run, text.into())).ok();
+        }
+    }
+
+    /// Hands on what is said, for as long as somebody may say something.
+    pub(crate) async fn forward(&self) {
+        let next = |cx: &mut Context<'_>| {
+            let mut live = self.live();
+            live.poll_recv(cx).map(|said| said.map(|said| self.say(said)))
+        };
+        while poll_fn(next).await.is_some() {}
+    }
+
+    /// Hands on what has been said until now: what was said before an entry was committed is out before the entry is told.
+    pub(super) fn catch_up(&self) {
+        let mut live = self.live();
+        while let Ok(said) = live.try_recv() {
+            self.say(said);
         }
     }
 }

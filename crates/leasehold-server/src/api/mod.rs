@@ -41,7 +41,7 @@ use governor::{
     clock::{Clock as _, DefaultClock},
 };
 use leasehold::{
-    Details, Execution, Runtime,
+    Details, Execution, Live, Runtime,
     clock::{SystemClock, WallClock as _},
     run::{RunId, Snapshot, State},
     store::ReadError,
@@ -54,7 +54,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc::UnboundedReceiver};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// What the endpoints share.
@@ -82,6 +82,8 @@ pub(crate) struct App {
 pub(crate) struct Parts {
     /// This process's part in the store.
     pub(crate) runtime: Runtime,
+    /// What its executors say beside the journal.
+    pub(crate) live: UnboundedReceiver<Live>,
     /// Its clock.
     pub(crate) clock: Arc<SystemClock>,
     /// Who a token stands for.
@@ -108,7 +110,7 @@ fn rests(row: &Snapshot) -> bool {
 impl App {
     /// Ready to answer.
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { runtime, clock, access, agents, tools, command, execute, server, listen } = parts;
+        let Parts { runtime, live, clock, access, agents, tools, command, execute, server, listen } = parts;
         Self {
             runtime,
             clock,
@@ -119,7 +121,7 @@ impl App {
             execute,
             server,
             listen,
-            texts: Texts::default(),
+            texts: Texts::new(live),
             ending: CancellationToken::new(),
             tasks: TaskTracker::new(),
             requests: Arc::new(Semaphore::new(limits::REQUESTS_MAX)),

@@ -19,7 +19,7 @@ use crate::{
 };
 use leasehold::{Runtime, Worked, worker::pool::PoolConfig};
 use std::{future::Future, sync::Arc};
-use tokio::{net::TcpListener, task::JoinHandle};
+use tokio::{net::TcpListener, sync::mpsc::unbounded_channel, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 /// Executions of requests have this long for handing back after the grace period, as those of the pool have.
@@ -49,6 +49,7 @@ pub(crate) async fn serve(context: &Context, mut signals: Signals) -> Outcome {
     }
     let app = Arc::new(App::new(Parts {
         runtime: local.runtime.clone(),
+        live: std::mem::replace(&mut local.live, unbounded_channel().1),
         clock: Arc::clone(&local.clock),
         access: Arc::new(OneToken::new(token)),
         agents: agents(context, &local)?,
@@ -64,11 +65,10 @@ pub(crate) async fn serve(context: &Context, mut signals: Signals) -> Outcome {
     for (agent, why) in &local.missing_agents {
         terminal::note(format!("agent `{agent}` is not served here: {why}"));
     }
-    let live = std::mem::replace(&mut local.live, tokio::sync::mpsc::unbounded_channel().1);
     let ending = CancellationToken::new();
     let texts = {
         let app = Arc::clone(&app);
-        tokio::spawn(async move { app.texts().forward(live).await })
+        tokio::spawn(async move { app.texts().forward().await })
     };
     let mut pool = config.execute.value.then(|| work(context, &local.runtime));
     let http = tokio::spawn(listen::serve(listener, app.router(), ending.clone()));
