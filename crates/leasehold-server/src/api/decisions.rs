@@ -6,11 +6,14 @@ use super::{
     problem::Problem,
     start::patience,
 };
-use crate::{access::Who, wire};
+use crate::{
+    access::{Denied, Role, Who},
+    wire,
+};
 use axum::{extract::State, http::StatusCode, response::Response};
 use leasehold::{
     Decision,
-    run::{CallId, DecideCall, OpenCall, Snapshot},
+    run::{CallId, DecideCall, EntryBody, OpenCall, RunId, Snapshot},
 };
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -123,6 +126,18 @@ impl DecisionBody {
     }
 }
 
+impl App {
+    /// An approver names by its digest a card that has been decided: it was shown the card while it could see the run, and is told
+    /// who was faster, or that it was itself.
+    async fn was_decided(&self, who: &Who, id: RunId, digest: &str) -> Result<bool, Problem> {
+        if who.needs(Role::Approver).is_err() {
+            return Ok(false);
+        }
+        let entries = self.details(id).await?.entries;
+        Ok(entries.iter().any(|entry| matches!(&entry.body, EntryBody::Approval(approval) if approval.digest == digest)))
+    }
+}
+
 /// Decides about calls that wait.
 #[utoipa::path(post, path = "/runs/{id}/decision", tag = "people", request_body = DecisionBody,
     params(("id" = String, Path, description = "The run", format = Uuid), DecisionQuery),
@@ -137,11 +152,19 @@ pub(crate) async fn decide(
     Json(body): Json<DecisionBody>,
 ) -> Result<Response, Problem> {
     let patience = patience(query.timeout)?;
-    let row = app.seen(&who, id).await?;
+    let row = app.row(id).await?;
+    if who.sees(&row).is_err() && !app.was_decided(&who, id, &body.turn_digest).await? {
+        return Err(Problem::not_found());
+    }
     body.check()?;
-    who.may_decide(&row, body.released(&row).into_iter())?;
+    if who.sees(&row).is_ok() {
+        who.may_decide(&row, body.released(&row).into_iter())?;
+    } else if body.released(&row).iter().any(|call| !who.may_run(&call.tool)) {
+        return Err(Denied::Tools.into());
+    }
     let place = query.wait.then(|| app.stream_place()).transpose()?;
-    let (decider, decision) = (Arc::clone(&app), body.decision(&who, app.execute));
+    // A process that ends leaves the run to the others.
+    let (decider, decision) = (Arc::clone(&app), body.decision(&who, app.execute && !app.ending.is_cancelled()));
     app.detached(async move {
         if let Some(execution) = decider.runtime.decide(id, decision).await?.execution {
             decider.execute(execution);

@@ -21,6 +21,14 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
+    /// Of this peer.
+    pub(crate) fn new(peer: SocketAddr) -> Self {
+        Self { peer, cut: CancellationToken::new() }
+    }
+    /// Until it is closed so.
+    pub(crate) async fn is_cut(&self) {
+        self.cut.cancelled().await;
+    }
     /// Closes it, whatever is still to be sent.
     pub(crate) fn cut(&self) {
         self.cut.cancel();
@@ -63,8 +71,8 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, ending: Cancell
 
 async fn connection(stream: TcpStream, peer: SocketAddr, router: Router, ending: CancellationToken) {
     stream.set_nodelay(true).ok();
-    let this = Connection { peer, cut: CancellationToken::new() };
-    let cut = this.cut.clone();
+    let this = Connection::new(peer);
+    let connection = this.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(this.clone());
@@ -80,7 +88,7 @@ async fn connection(stream: TcpStream, peer: SocketAddr, router: Router, ending:
         tokio::select! {
             // What a client breaks off is its own affair.
             _ = &mut serving => return,
-            () = cut.cancelled() => return,
+            () = connection.is_cut() => return,
             () = ending.cancelled(), if !ended => {
                 ended = true;
                 serving.as_mut().graceful_shutdown();

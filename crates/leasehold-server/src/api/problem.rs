@@ -88,6 +88,10 @@ impl Problem {
     pub(crate) fn overloaded(what: &str) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", format!("too many {what} at once: try again")).retry(1)
     }
+    /// This process begins nothing more.
+    pub(crate) fn ending() -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "ending", "this server is ending: ask the next one").retry(2)
+    }
     /// Not a word about what it was.
     pub(crate) fn internal() -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "something broke here; the log of the server says what")

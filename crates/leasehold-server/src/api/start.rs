@@ -265,6 +265,9 @@ impl App {
 
     /// Starts it here, or puts it in the queue; its id.
     async fn begin(self: &Arc<Self>, mode: StartMode, start: StartRun, key: Option<String>) -> Result<RunId, Problem> {
+        if self.ending.is_cancelled() {
+            return Err(Problem::ending());
+        }
         let (app, agent) = (Arc::clone(self), start.agent.clone());
         let begun = self.detached(async move {
             let begun = match mode {
