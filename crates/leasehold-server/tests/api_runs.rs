@@ -194,7 +194,7 @@ async fn a_start_that_asks_for_more_than_there_is_starts_nothing() {
         (with(json!({ "recovery": "retry" })), "#/recovery"),
         (with(json!({ "tools": ["site.*"] })), "#/tools"),
         (with(json!({ "max_rounds": 0 })), "#/max_rounds"),
-        (with(json!({ "max_rounds": 6.0 })), "#/max_rounds"),
+        (with(json!({ "max_rounds": 6.5 })), "#/max_rounds"),
         (with(json!({ "run_at": "tomorrow" })), "#/run_at"),
         (with(json!({ "metadata": [] })), "#/metadata"),
         (with(json!({ "metadata": { "a": deep } })), "#/metadata"),

@@ -74,7 +74,7 @@ pub(crate) struct DecisionQuery {
     wait: bool,
     /// How long it waits, in seconds.
     #[serde(default)]
-    #[param(minimum = 1, maximum = 600)]
+    #[param(nullable = false, minimum = 1, maximum = 600)]
     timeout: Option<u32>,
 }
 

@@ -60,17 +60,19 @@ impl Until {
 pub(crate) struct EventsQuery {
     /// Only entries after this number. `Last-Event-ID` wins over it.
     #[serde(default)]
+    #[param(nullable = false)]
     after: Option<u64>,
     /// The same, as `next_cursor` names it.
     #[serde(default)]
+    #[param(nullable = false)]
     cursor: Option<u64>,
     /// At most this many in a page.
     #[serde(default)]
-    #[param(minimum = 1, maximum = 1000)]
+    #[param(nullable = false, minimum = 1, maximum = 1000)]
     limit: Option<u32>,
     /// Until when a stream goes on.
     #[serde(default)]
-    #[param(inline)]
+    #[param(nullable = false, inline)]
     until: Option<Until>,
 }
 
@@ -87,7 +89,18 @@ pub(super) fn page_size(limit: Option<u32>) -> Result<usize, Problem> {
 fn last_seen(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
     let Some(value) = headers.get("last-event-id") else { return Ok(None) };
     let number = value.to_str().ok().and_then(|text| text.trim().parse().ok());
+    let number = number.filter(|number| *number <= NUMBER_MAX);
     number.map(Some).ok_or_else(|| Problem::parameter("Last-Event-ID", "this is not the number of an entry"))
+}
+
+/// No run has more entries: the stores count them so far.
+const NUMBER_MAX: u64 = i64::MAX.unsigned_abs();
+
+fn numbered(name: &str, number: Option<u64>) -> Result<Option<u64>, Problem> {
+    match number {
+        Some(number) if number > NUMBER_MAX => Err(Problem::parameter(name, "this is not the number of an entry")),
+        number => Ok(number),
+    }
 }
 
 /// The journal of a run: a page, or with `Accept: text/event-stream` a stream.
@@ -98,7 +111,7 @@ fn last_seen(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
 /// the answer is 204.
 #[utoipa::path(get, path = "/runs/{id}/events", tag = "runs",
     params(("id" = String, Path, description = "The run", format = Uuid), EventsQuery,
-        ("Last-Event-ID" = Option<u64>, Header, description = "The last entry that the client has")),
+        ("Last-Event-ID" = Option<u64>, Header, nullable = false, description = "The last entry that the client has")),
     responses(
         (status = 200, description = "A page of entries, or a stream of them", content(
             (Page<Event> = "application/json"), (String = "text/event-stream"))),
@@ -112,7 +125,8 @@ pub(crate) async fn events(
     Query(query): Query<EventsQuery>,
 ) -> Result<Response, Problem> {
     let limit = page_size(query.limit)?;
-    let last = last_seen(&headers)?.or(query.after).or(query.cursor);
+    let (after, cursor) = (numbered("after", query.after)?, numbered("cursor", query.cursor)?);
+    let last = last_seen(&headers)?.or(after).or(cursor);
     let next = last.map_or(0, |n| n.saturating_add(1));
     let row = app.seen(&who, id).await?;
     if Wants::of(&headers) == Wants::Events {

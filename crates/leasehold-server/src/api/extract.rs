@@ -9,7 +9,10 @@ use axum::{
     response::IntoResponse as _,
 };
 use leasehold::run::RunId;
-use serde::{Deserialize, Deserializer, de::DeserializeOwned};
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, DeserializeOwned},
+};
 
 /// A body of JSON.
 #[derive(Debug)]
@@ -30,6 +33,28 @@ pub(crate) struct RunPath(pub(crate) RunId);
 /// A field that may be left out and is never null.
 pub(crate) fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
+}
+
+/// A whole number, however JSON writes it: `6.0` is one.
+pub(crate) fn whole<'de, D: Deserializer<'de>, T: TryFrom<i128>>(deserializer: D) -> Result<T, D::Error> {
+    let number = serde_json::Number::deserialize(deserializer)?;
+    let integer = number.as_i128().or_else(|| {
+        // Beyond this a float no longer tells one whole number from the next.
+        number.as_f64().filter(|n| n.fract() == 0.0 && n.abs() <= 9_007_199_254_740_992.0).map(|n| n as i128)
+    });
+    let fits = integer.and_then(|n| T::try_from(n).ok());
+    fits.ok_or_else(|| de::Error::custom(format!("{number} is not a whole number of the right size")))
+}
+
+/// The same where it may be left out or null.
+pub(crate) fn maybe_whole<'de, D: Deserializer<'de>, T: TryFrom<i128>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    struct Whole<T>(T);
+    impl<'de, T: TryFrom<i128>> Deserialize<'de> for Whole<T> {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            whole(deserializer).map(Self)
+        }
+    }
+    Ok(Option::<Whole<T>>::deserialize(deserializer)?.map(|whole| whole.0))
 }
 
 /// A word of an enumeration is a string and nothing else: serde also takes `{"approve": null}` for `"approve"`.
@@ -113,7 +138,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for MaybeJson
         let bytes = body(request, state).await?;
         match (bytes.is_empty(), declared) {
             (true, _) => Ok(Self(T::default())),
-            (false, true) => read(&bytes).map(Self),
+            (false, true) => Ok(Self(read::<Option<T>>(&bytes)?.unwrap_or_default())),
             (false, false) => Err(not_declared()),
         }
     }
@@ -178,6 +203,7 @@ mod tests {
     #[derive(Debug, Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Inner {
+        #[serde(deserialize_with = "whole")]
         #[allow(dead_code, reason = "only read")]
         n: u32,
     }
@@ -197,7 +223,9 @@ mod tests {
             (r#"{"list": [{"n": 1}, {"n": -1}]}"#, "#/list/1/n"),
             (r#"{"list": [], "word": null}"#, "#/word"),
             (r#"{"list": [{"n": 1, "m/x": 2}]}"#, "#/list/0/m~1x"),
-            (r#"{"list": [{"n": 6.0}]}"#, "#/list/0/n"),
+            (r#"{"list": [{"n": 6.5}]}"#, "#/list/0/n"),
+            (r#"{"list": [{"n": 5000000000}]}"#, "#/list/0/n"),
+            (r#"{"list": [{"n": "6"}]}"#, "#/list/0/n"),
         ] {
             let problem = serde_json::to_value(read::<Outer>(text.as_bytes()).unwrap_err()).unwrap();
             assert_eq!(
@@ -206,7 +234,7 @@ mod tests {
             );
         }
         assert_eq!(read::<Outer>(b"{\"list\": []} x").unwrap_err().code, "not_json");
-        assert!(read::<Outer>(b"{\"list\": [{\"n\": 1}]}").is_ok());
+        assert!(read::<Outer>(b"{\"list\": [{\"n\": 1}, {\"n\": 6.0}]}").is_ok());
     }
 
     #[test]

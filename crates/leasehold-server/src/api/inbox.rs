@@ -31,10 +31,14 @@ use std::sync::Arc;
 pub(crate) struct InboxQuery {
     /// At most this many.
     #[serde(default)]
-    #[param(minimum = 1, maximum = 1000)]
+    #[param(nullable = false, minimum = 1, maximum = 1000)]
     limit: Option<u32>,
     /// Go on after this item, as `next_cursor` names it.
     #[serde(default)]
+    #[param(
+        nullable = false,
+        pattern = "^(in_doubt|approval|input|duplicate|contradicted|dead)_[0-9]{1,13}_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
+    )]
     cursor: Option<String>,
 }
 

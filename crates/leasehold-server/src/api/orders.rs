@@ -2,7 +2,7 @@
 
 use super::{
     App, Caller,
-    extract::{Json, MaybeJson, RunPath, words},
+    extract::{Json, MaybeJson, RunPath, whole, words},
     problem::Problem,
 };
 use crate::{access::Role, wire};
@@ -49,6 +49,7 @@ pub(crate) struct ResolveBody {
     /// The call in doubt.
     call_id: String,
     /// Which doubt about it: the epoch of the run's fence.
+    #[serde(deserialize_with = "whole")]
     fence_epoch: u64,
     #[schema(inline)]
     outcome: Truth,
@@ -79,7 +80,7 @@ pub(crate) struct ResolvedRun {
 }
 
 /// Cancels a run: what is in flight finishes, nothing new starts.
-#[utoipa::path(post, path = "/runs/{id}/cancel", tag = "people", request_body(content = OrderBody, description = "May be left out"),
+#[utoipa::path(post, path = "/runs/{id}/cancel", tag = "people", request_body(content = Option<OrderBody>, description = "May be left out"),
     params(("id" = String, Path, description = "The run", format = Uuid)),
     responses(
         (status = 200, description = "It is cancelled", body = wire::Run),
@@ -138,7 +139,7 @@ pub(crate) async fn resolve(
 }
 
 /// Sends a dead or failed run on.
-#[utoipa::path(post, path = "/runs/{id}/redrive", tag = "people", request_body(content = OrderBody, description = "May be left out"),
+#[utoipa::path(post, path = "/runs/{id}/redrive", tag = "people", request_body(content = Option<OrderBody>, description = "May be left out"),
     params(("id" = String, Path, description = "The run", format = Uuid)),
     responses(
         (status = 200, description = "It waits for a person again", body = wire::Run),
@@ -157,7 +158,7 @@ pub(crate) async fn redrive(
 }
 
 /// Gives a dead run up.
-#[utoipa::path(post, path = "/runs/{id}/discard", tag = "people", request_body(content = OrderBody, description = "May be left out"),
+#[utoipa::path(post, path = "/runs/{id}/discard", tag = "people", request_body(content = Option<OrderBody>, description = "May be left out"),
     params(("id" = String, Path, description = "The run", format = Uuid)),
     responses((status = 200, description = "It is cancelled", body = wire::Run)))]
 pub(crate) async fn discard(

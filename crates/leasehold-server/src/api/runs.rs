@@ -26,6 +26,8 @@ use leasehold::{
 };
 use serde::Deserialize;
 use std::sync::Arc;
+use strum::IntoEnumIterator as _;
+use utoipa::openapi::{ObjectBuilder, Schema, Type};
 
 /// A screen as text.
 pub(super) fn text(screen: Screen) -> Response {
@@ -39,30 +41,44 @@ pub(super) fn text(screen: Screen) -> Response {
 pub(crate) struct ListQuery {
     /// In this state.
     #[serde(default)]
-    #[param(value_type = Option<String>)]
+    #[param(schema_with = states)]
     state: Option<RunState>,
     /// Of this agent.
     #[serde(default)]
+    #[param(nullable = false)]
     agent: Option<String>,
     /// Of this owner.
     #[serde(default)]
+    #[param(nullable = false)]
     owner: Option<String>,
     /// With this reason.
     #[serde(default)]
-    #[param(value_type = Option<String>)]
+    #[param(schema_with = reasons)]
     reason: Option<Reason>,
     /// Made since then.
     #[serde(default)]
-    #[param(value_type = Option<String>, format = DateTime)]
+    #[param(nullable = false, value_type = Option<String>, format = DateTime)]
     since: Option<Timestamp>,
     /// At most this many.
     #[serde(default)]
-    #[param(minimum = 1, maximum = 1000)]
+    #[param(nullable = false, minimum = 1, maximum = 1000)]
     limit: Option<u32>,
     /// Go on after this run, as `next_cursor` names it.
     #[serde(default)]
-    #[param(value_type = Option<String>, format = Uuid)]
+    #[param(nullable = false, value_type = Option<String>, format = Uuid)]
     cursor: Option<RunId>,
+}
+
+fn words(words: impl Iterator<Item = &'static str>) -> Schema {
+    ObjectBuilder::new().schema_type(Type::String).enum_values(Some(words)).build().into()
+}
+
+fn states() -> Schema {
+    words(RunState::iter().map(RunState::as_str))
+}
+
+fn reasons() -> Schema {
+    words(Reason::iter().map(Reason::as_str))
 }
 
 /// Whose runs a caller's list shows: an operator sees all.

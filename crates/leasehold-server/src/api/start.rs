@@ -3,7 +3,7 @@
 use super::{
     App, Caller,
     events::{Until, stream},
-    extract::{Json, Query, Wants, words},
+    extract::{Json, Query, Wants, maybe_whole, words},
     limits,
     listen::Connection,
     problem::Problem,
@@ -25,7 +25,7 @@ use leasehold::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use std::{num::NonZeroU32, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 words!(Speaker, StartMode, StartRecovery);
 
@@ -95,9 +95,11 @@ pub(crate) struct StartBody {
     /// Narrows the agent's tools: names, or beginnings before `*`.
     tools: Option<Vec<String>>,
     /// Narrows the agent's cap on rounds.
-    #[schema(value_type = Option<u32>, minimum = 1)]
-    max_rounds: Option<NonZeroU32>,
+    #[serde(default, deserialize_with = "maybe_whole")]
+    #[schema(minimum = 1)]
+    max_rounds: Option<u32>,
     /// Larger is claimed earlier.
+    #[serde(default, deserialize_with = "maybe_whole")]
     priority: Option<i32>,
     /// Not claimed before; only for `queue`.
     #[schema(value_type = Option<String>, format = DateTime)]
@@ -119,11 +121,11 @@ pub(crate) struct StartBody {
 pub(crate) struct StartQuery {
     /// How long `wait` waits, in seconds.
     #[serde(default)]
-    #[param(minimum = 1, maximum = 600)]
+    #[param(nullable = false, minimum = 1, maximum = 600)]
     timeout: Option<u32>,
     /// Until when a stream goes on.
     #[serde(default)]
-    #[param(inline)]
+    #[param(nullable = false, inline)]
     until: Option<Until>,
 }
 
@@ -150,6 +152,15 @@ pub(crate) struct DryRun {
     tools: Vec<String>,
     /// The cap on rounds that would hold.
     max_rounds: u32,
+}
+
+/// What a start that waits, or only asks, is answered.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[serde(untagged)]
+pub(crate) enum StartAnswer {
+    #[allow(dead_code, reason = "a run is answered as everywhere; this describes both")]
+    Run(Box<wire::Run>),
+    DryRun(DryRun),
 }
 
 impl StartBody {
@@ -190,6 +201,9 @@ impl StartBody {
     /// Whoever asks may start this.
     fn start(mut self, who: &Who) -> Result<StartRun, Problem> {
         let messages = self.messages()?;
+        if self.max_rounds == Some(0) {
+            return Err(Problem::field("#/max_rounds", "at least 1"));
+        }
         if self.mode == StartMode::Wait && self.run_at.is_some() {
             return Err(Problem::field("#/run_at", "a run that is waited for starts at once"));
         }
@@ -199,12 +213,8 @@ impl StartBody {
         {
             return Err(Problem::field("#/team", "this is none of the caller's teams"));
         }
-        let request = Request {
-            messages,
-            tools: self.tools,
-            max_rounds: self.max_rounds.map(NonZeroU32::get),
-            metadata: self.metadata.unwrap_or_default(),
-        };
+        let request =
+            Request { messages, tools: self.tools, max_rounds: self.max_rounds, metadata: self.metadata.unwrap_or_default() };
         Ok(StartRun {
             agent: self.agent,
             request,
@@ -297,10 +307,10 @@ impl App {
 /// The same `Idempotency-Key` with the same request is the same run; with another request it is a conflict. With
 /// `Accept: text/event-stream` the answer is the run's events from the first.
 #[utoipa::path(post, path = "/runs", tag = "runs", request_body = StartBody,
-    params(StartQuery, ("Idempotency-Key" = Option<String>, Header, description = "At most 256 characters", max_length = 256)),
+    params(StartQuery, ("Idempotency-Key" = Option<String>, Header, nullable = false, description = "At most 256 characters", min_length = 1, max_length = 256)),
     responses(
         (status = 200, description = "`wait`: the run settled or waits for a person. Or the answer to a dry run", content(
-            (wire::Run = "application/json"), (String = "text/event-stream"))),
+            (StartAnswer = "application/json"), (String = "text/event-stream"))),
         (status = 202, description = "The run, as it is now", body = wire::Run,
             headers(("Location" = String, description = "The run")))))]
 pub(crate) async fn start(
@@ -316,7 +326,7 @@ pub(crate) async fn start(
     let (mode, recovery, dry_run) = (body.mode, body.recovery(), body.dry_run);
     let new = body.start(&who)?;
     if dry_run {
-        return Ok((StatusCode::OK, axum::Json(app.dry_run(mode, recovery, new)?)).into_response());
+        return Ok((StatusCode::OK, axum::Json(StartAnswer::DryRun(app.dry_run(mode, recovery, new)?))).into_response());
     }
     let events = Wants::of(&headers) == Wants::Events;
     // Before it is started: who cannot be answered starts nothing.
