@@ -223,7 +223,7 @@ pub struct Execution {
 /// What a start under a request key came to.
 pub enum Started {
     /// A run of this process, claimed at birth.
-    New(Execution),
+    New(Box<Execution>),
     /// The same request came before under this key: its run, whoever executes it.
     Existing(RunId),
 }
@@ -411,7 +411,7 @@ impl Runtime {
     /// See [`StartError`]; where the store does not answer, the caller may run [`unrecorded`](Self::unrecorded).
     pub async fn start(&self, start: StartRun) -> Result<Execution, StartError> {
         match self.start_once(start, None).await? {
-            Started::New(execution) => Ok(execution),
+            Started::New(execution) => Ok(*execution),
             // Only a key finds a run of before.
             Started::Existing(run) => Err(StartError::Lost(format!("run {run} was there before"))),
         }
@@ -433,7 +433,7 @@ impl Runtime {
             Inserted::KeyConflict(run) => Err(StartError::KeyConflict(run)),
             Inserted::Applied(_) | Inserted::Refused(_) => {
                 let execution = self.execution(done, sent).await.map_err(|e| StartError::Lost(e.to_string()))?;
-                Ok(Started::New(execution))
+                Ok(Started::New(Box::new(execution)))
             }
         }
     }

@@ -1,6 +1,12 @@
 //! Every route in one list, and their description, which is generated from the code.
 
-use super::{App, catalog, decisions, events, guard::bounded, health, inbox, orders, problem::Problem, runs, start};
+use super::{
+    App, catalog, decisions, events,
+    guard::bounded,
+    health, inbox, orders,
+    problem::{Problem, Shown},
+    runs, start,
+};
 use axum::{
     Router,
     body::Bytes,
@@ -35,8 +41,8 @@ impl Modify for Common {
         let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
         components.add_security_scheme("token", SecurityScheme::Http(bearer));
         let mut nested = Vec::new();
-        Problem::schemas(&mut nested);
-        components.schemas.insert(Problem::name().into_owned(), Problem::schema());
+        Shown::schemas(&mut nested);
+        components.schemas.insert(Shown::name().into_owned(), Shown::schema());
         components.schemas.extend(nested);
     }
 }
@@ -44,7 +50,7 @@ impl Modify for Common {
 /// Every refusal is described alike.
 fn with_refusals(mut document: utoipa::openapi::OpenApi) -> utoipa::openapi::OpenApi {
     let refusal = |description: &str| {
-        let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(Problem::name()))).build();
+        let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(Shown::name()))).build();
         RefOr::T(ResponseBuilder::new().description(description).content("application/problem+json", content).build())
     };
     for item in document.paths.paths.values_mut() {

@@ -28,8 +28,22 @@ pub(crate) struct FieldError {
 }
 
 /// A refusal.
-#[derive(Clone, Debug, Serialize, utoipa::ToSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[serde(into = "Shown")]
 pub(crate) struct Problem {
+    status: u16,
+    /// What programs match on.
+    pub(crate) code: &'static str,
+    detail: String,
+    errors: Vec<FieldError>,
+    more: Option<Box<Map<String, Value>>>,
+    retry_after: Option<u64>,
+}
+
+/// As it is sent.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = Problem)]
+pub(crate) struct Shown {
     /// A name for this kind of problem.
     #[serde(rename = "type")]
     kind: String,
@@ -38,32 +52,38 @@ pub(crate) struct Problem {
     /// The status.
     status: u16,
     /// What programs match on.
-    pub(crate) code: &'static str,
+    code: &'static str,
     /// What happened, for people.
-    pub(crate) detail: String,
+    detail: String,
     /// Per field, where the input is wrong.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
     errors: Vec<FieldError>,
     /// What belongs to the code: until when, by whom.
     #[serde(flatten)]
     more: Map<String, Value>,
-    #[serde(skip)]
-    retry_after: Option<u64>,
+}
+
+impl From<Problem> for Shown {
+    fn from(problem: Problem) -> Self {
+        let Problem { status, code, detail, errors, more, .. } = problem;
+        let title = StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason()).unwrap_or("Refused");
+        Self {
+            kind: format!("urn:leasehold:{code}"),
+            title,
+            status,
+            code,
+            detail,
+            errors,
+            more: more.map(|m| *m).unwrap_or_default(),
+        }
+    }
 }
 
 impl Problem {
     /// With a status and a code.
     pub(crate) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
-        Self {
-            kind: format!("urn:leasehold:{code}"),
-            title: status.canonical_reason().unwrap_or("Refused"),
-            status: status.as_u16(),
-            code,
-            detail: detail.into(),
-            errors: Vec::new(),
-            more: Map::new(),
-            retry_after: None,
-        }
+        Self { status: status.as_u16(), code, detail: detail.into(), errors: Vec::new(), more: None, retry_after: None }
     }
     /// There is no such thing, or none that the caller may know of.
     pub(crate) fn not_found() -> Self {
@@ -102,7 +122,7 @@ impl Problem {
         self
     }
     fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
-        self.more.insert(name.to_owned(), value.into());
+        self.more.get_or_insert_default().insert(name.to_owned(), value.into());
         self
     }
     fn refused(rejection: &Rejection) -> Self {

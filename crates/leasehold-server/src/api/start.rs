@@ -285,7 +285,7 @@ impl App {
                     Started::Existing(run) => run,
                     Started::New(execution) => {
                         let run = execution.run();
-                        app.execute(execution);
+                        app.execute(*execution);
                         run
                     }
                 }),
