@@ -162,7 +162,7 @@ pub(crate) async fn decide(
     } else if body.released(&row).iter().any(|call| !who.may_run(&call.tool)) {
         return Err(Denied::Tools.into());
     }
-    let place = query.wait.then(|| app.stream_place()).transpose()?;
+    let place = if query.wait { app.stream_place()? } else { app.request_place()? };
     // A process that ends leaves the run to the others.
     let (decider, decision) = (Arc::clone(&app), body.decision(&who, app.execute && !app.ending.is_cancelled()));
     app.detached(async move {

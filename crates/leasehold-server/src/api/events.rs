@@ -134,7 +134,8 @@ pub(crate) async fn events(
         if until.over(&row) && next >= row.sequence {
             return Ok(StatusCode::NO_CONTENT.into_response());
         }
-        return stream(&app, id, next, until, connection.map(|Extension(c)| c));
+        let reader = Reader { connection: connection.map(|Extension(c)| c), place: app.stream_place()? };
+        return Ok(stream(&app, id, next, until, reader));
     }
     let entries = app.runtime.store().journal(id, next, limit).await?;
     let more = entries.last().filter(|last| last.sequence + 1 < row.sequence);
@@ -142,17 +143,18 @@ pub(crate) async fn events(
     Ok(Json(Page { items: entries.iter().map(Event::from).collect(), next_cursor }).into_response())
 }
 
+/// Whoever reads a stream.
+pub(super) struct Reader {
+    /// What is closed where it does not.
+    pub(super) connection: Option<Connection>,
+    /// Its place.
+    pub(super) place: OwnedSemaphorePermit,
+}
+
 /// The events of a run from entry number `next` on.
-pub(super) fn stream(
-    app: &Arc<App>,
-    id: RunId,
-    next: u64,
-    until: Until,
-    connection: Option<Connection>,
-) -> Result<Response, Problem> {
-    let place = app.stream_place()?;
+pub(super) fn stream(app: &Arc<App>, id: RunId, next: u64, until: Until, reader: Reader) -> Response {
     let (sender, receiver) = mpsc::channel(limits::STREAM_BUFFER);
-    let feed = Feed { app: Arc::clone(app), id, next, until, sender, connection, _place: place };
+    let feed = Feed { app: Arc::clone(app), id, next, until, sender, reader };
     tokio::spawn(feed.run());
     let events = futures::stream::unfold(receiver, |mut receiver| async {
         receiver.recv().await.map(|event| (Ok::<_, Infallible>(event), receiver))
@@ -161,7 +163,7 @@ pub(super) fn stream(
     let headers = response.headers_mut();
     // A proxy must not hold events back.
     headers.insert("x-accel-buffering", header::HeaderValue::from_static("no"));
-    Ok(response)
+    response
 }
 
 /// Whoever reads has gone, or left an event for too long.
@@ -173,8 +175,7 @@ struct Feed {
     next: u64,
     until: Until,
     sender: mpsc::Sender<Sent>,
-    connection: Option<Connection>,
-    _place: OwnedSemaphorePermit,
+    reader: Reader,
 }
 
 impl Feed {
@@ -255,7 +256,7 @@ impl Feed {
             () = self.app.ending.cancelled() => return Err(Gone),
         };
         if let Err(mpsc::error::SendTimeoutError::Timeout(_)) = &sent
-            && let Some(connection) = &self.connection
+            && let Some(connection) = &self.reader.connection
         {
             connection.cut();
         }

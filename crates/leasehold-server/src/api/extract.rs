@@ -106,7 +106,9 @@ fn is_json(headers: &HeaderMap) -> bool {
 }
 
 async fn body<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Problem> {
-    Bytes::from_request(request, state).await.map_err(|rejection: BytesRejection| {
+    let read = tokio::time::timeout(super::limits::BODY_READ_TIMEOUT, Bytes::from_request(request, state)).await;
+    let late = |_| Problem::new(StatusCode::REQUEST_TIMEOUT, "not_read", "the body did not arrive in time");
+    read.map_err(late)?.map_err(|rejection: BytesRejection| {
         if rejection.into_response().status() == StatusCode::PAYLOAD_TOO_LARGE {
             let most = super::limits::BODY_BYTES_MAX;
             Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", format!("the body is longer than {most} bytes"))

@@ -79,9 +79,9 @@ async fn host(State(app): State<Arc<App>>, request: Request, next: Next) -> Resu
     Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, "foreign_host", detail))
 }
 
-/// A place for a request, and its time. Not for what streams or waits.
+/// A place for a request, and its time. Not for what may stream or wait: that takes the place that it needs itself.
 pub(super) async fn bounded(State(app): State<Arc<App>>, request: Request, next: Next) -> Result<Response, Problem> {
-    let _place = app.requests.try_acquire().map_err(|_| Problem::overloaded("requests"))?;
+    let _place = app.request_place()?;
     match tokio::time::timeout(limits::REQUEST_TIMEOUT, next.run(request)).await {
         Ok(response) => Ok(response),
         Err(_) => {

@@ -8,6 +8,8 @@ pub(crate) const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
 pub(crate) const HEADER_BYTES_MAX: usize = 32 * 1024;
 /// Time for a request's head and for the next one on a connection: the connection is closed.
 pub(crate) const HEAD_READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time for a request's body: 408.
+pub(crate) const BODY_READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// Connections at once; further ones are closed at once.
 pub(crate) const CONNECTIONS_MAX: usize = 2_048;
 /// Requests at once, without those that stream or wait: 503.

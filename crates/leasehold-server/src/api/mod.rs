@@ -177,6 +177,11 @@ impl App {
         Arc::clone(&self.streams).try_acquire_owned().map_err(|_| Problem::overloaded("streams and waiting requests"))
     }
 
+    /// A place for a request that does neither.
+    fn request_place(&self) -> Result<OwnedSemaphorePermit, Problem> {
+        Arc::clone(&self.requests).try_acquire_owned().map_err(|_| Problem::overloaded("requests"))
+    }
+
     /// The row of a run, or what of it can be read.
     async fn row(&self, id: RunId) -> Result<Snapshot, Problem> {
         match self.runtime.store().load(id).await {

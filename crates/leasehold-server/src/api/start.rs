@@ -2,7 +2,7 @@
 
 use super::{
     App, Caller,
-    events::{Until, stream},
+    events::{Reader, Until, stream},
     extract::{Json, Query, Wants, maybe_whole, words},
     limits,
     listen::Connection,
@@ -330,15 +330,15 @@ pub(crate) async fn start(
     }
     let events = Wants::of(&headers) == Wants::Events;
     // Before it is started: who cannot be answered starts nothing.
-    let place = (events || mode == StartMode::Wait).then(|| app.stream_place()).transpose()?;
+    let place = if events || mode == StartMode::Wait { app.stream_place()? } else { app.request_place()? };
     let id = app.begin(mode, new, key).await?;
-    let mut response = if events {
-        drop(place);
-        stream(&app, id, 0, query.until.unwrap_or_default(), connection.map(|Extension(c)| c))?
-    } else if mode == StartMode::Wait {
-        app.answer_at_rest(id, patience).await?
-    } else {
-        app.accepted(id).await?
+    let mut response = match (events, mode) {
+        (true, _) => {
+            let connection = connection.map(|Extension(connection)| connection);
+            stream(&app, id, 0, query.until.unwrap_or_default(), Reader { connection, place })
+        }
+        (false, StartMode::Wait) => app.answer_at_rest(id, patience).await?,
+        (false, StartMode::Queue) => app.accepted(id).await?,
     };
     if let Ok(value) = HeaderValue::from_str(&id.to_string()) {
         response.headers_mut().insert("leasehold-run-id", value);

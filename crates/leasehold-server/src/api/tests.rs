@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     access::{Method, Role, Who},
-    config::{self, effective::Setting, server::Server},
+    config::{effective::Reader, file, server::Server},
 };
 use async_trait::async_trait;
 use axum::{
@@ -32,7 +32,7 @@ use leasehold::{
 };
 use leasehold_testkit::far_side::FarSide;
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tower_service::Service as _;
 
@@ -65,6 +65,12 @@ struct World {
 }
 
 async fn world() -> World {
+    world_at(([127, 0, 0, 1], 7878).into(), &[]).await
+}
+
+/// Listens there, behind these proxies.
+async fn world_at(listen: SocketAddr, environment: &[(&str, &str)]) -> World {
+    let env = |name: &str| environment.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
     let far = FarSide::start().await.unwrap();
     let tool = format!(
         "name = 'ledger.append'\ndescription = 'Append'\neffect = 'non_idempotent_write'\nmethod = 'POST'\nurl = '{}'\n\
@@ -93,7 +99,6 @@ async fn world() -> World {
         ("root", who("root", Role::Admin, &[], &[])),
         ("bot", machine),
     ];
-    let origin = config::Origin::Default;
     let app = Arc::new(App::new(Parts {
         runtime: Runtime::new(config).unwrap(),
         live,
@@ -103,12 +108,8 @@ async fn world() -> World {
         tools: Vec::new(),
         command: "leasehold".into(),
         execute: true,
-        server: Server {
-            public_url: Setting { value: None, origin: origin.clone() },
-            trusted_proxies: Setting { value: Vec::new(), origin: origin.clone() },
-            insecure_http: Setting { value: false, origin },
-        },
-        listen: ([127, 0, 0, 1], 7878).into(),
+        server: Server::read(&Reader { source: None, env: &env }, &file::Server::default()).unwrap(),
+        listen,
     }));
     World { router: app.router(), app, far, live: sender }
 }
@@ -272,7 +273,8 @@ async fn a_reader_that_does_not_read_is_cut_off() {
     let id: RunId = id.parse().unwrap();
     let connection = Connection::new(([127, 0, 0, 1], 1).into());
     let free = world.app.streams.available_permits();
-    let response = events::stream(&world.app, id, 0, Until::Settled, Some(connection.clone())).unwrap();
+    let reader = events::Reader { connection: Some(connection.clone()), place: world.app.stream_place().unwrap() };
+    let response = events::stream(&world.app, id, 0, Until::Settled, reader);
     assert_eq!(world.app.streams.available_permits(), free - 1);
     // More than waits for a reader, who never comes.
     tokio::time::pause();
@@ -298,7 +300,25 @@ async fn what_does_not_fit_is_told_to_come_again() {
     let places =
         Arc::clone(&world.app.requests).acquire_many_owned(u32::try_from(limits::REQUESTS_MAX).unwrap()).await.unwrap();
     assert_eq!(world.get("ann", "/runs").await.0, 503);
+    assert_eq!(world.refused("ann", "/runs", json!({ "agent": "clerk", "input": "x" })).await, (503, "overloaded".into()));
     drop(places);
     world.app.end();
     assert_eq!(world.refused("ann", "/runs", json!({ "agent": "clerk", "input": "x" })).await, (503, "ending".into()));
+}
+
+#[tokio::test]
+async fn from_elsewhere_only_what_ends_tls_is_let_in() {
+    let environment =
+        [("LEASEHOLD_SERVER_PUBLIC_URL", "https://agents.example"), ("LEASEHOLD_SERVER_TRUSTED_PROXIES", "10.1.0.0/16")];
+    let world = world_at(([0, 0, 0, 0], 7878).into(), &environment).await;
+    for (peer, host, status) in [
+        ([10, 1, 2, 3], "agents.example", 204),
+        ([127, 0, 0, 1], "localhost", 204),
+        ([10, 2, 2, 3], "agents.example", 403),
+        ([10, 1, 2, 3], "evil.example", 421),
+    ] {
+        let request = Request::builder().uri("/healthz").header(header::HOST, host);
+        let request = request.extension(Connection::new((peer, 1).into())).body(Body::empty()).unwrap();
+        assert_eq!(world.router.clone().call(request).await.unwrap().status().as_u16(), status, "{peer:?} {host}");
+    }
 }
