@@ -5,7 +5,7 @@ use crate::access::{Method, Role, Who};
 use async_trait::async_trait;
 use axum::{
     extract::FromRequestParts,
-    http::{StatusCode, header, request::Parts},
+    http::{HeaderMap, StatusCode, header, request::Parts},
 };
 use leasehold::{run::Principal, store::Unavailable};
 use std::{collections::BTreeSet, sync::Arc};
@@ -51,8 +51,9 @@ fn unauthenticated(detail: &str) -> Problem {
     Problem::new(StatusCode::UNAUTHORIZED, "unauthenticated", detail)
 }
 
-fn token(parts: &Parts) -> Result<&str, Problem> {
-    let mut headers = parts.headers.get_all(header::AUTHORIZATION).iter();
+/// What a request shows.
+pub(super) fn token(headers: &HeaderMap) -> Result<&str, Problem> {
+    let mut headers = headers.get_all(header::AUTHORIZATION).iter();
     let (Some(only), None) = (headers.next(), headers.next()) else {
         return Err(unauthenticated("this needs a token: Authorization: Bearer .."));
     };
@@ -66,7 +67,7 @@ fn token(parts: &Parts) -> Result<&str, Problem> {
 impl FromRequestParts<Arc<App>> for Caller {
     type Rejection = Problem;
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
-        let who = app.access.bearer(token(parts)?).await?;
+        let who = app.access.bearer(token(&parts.headers)?).await?;
         let who = who.ok_or_else(|| unauthenticated("this token is not known, or not any more"))?;
         app.within_rate(&who)?;
         Ok(Self(who))

@@ -3,6 +3,7 @@
 
 use super::{
     App, Caller,
+    auth::token,
     extract::{Query, RunPath, Wants, words},
     hinted, limits,
     listen::Connection,
@@ -28,7 +29,10 @@ use leasehold::{
 use serde::Deserialize;
 use serde_json::json;
 use std::{convert::Infallible, sync::Arc};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::{
+    sync::{OwnedSemaphorePermit, mpsc},
+    time::{Instant, MissedTickBehavior},
+};
 
 words!(Until);
 
@@ -134,7 +138,8 @@ pub(crate) async fn events(
         if until.over(&row) && next >= row.sequence {
             return Ok(StatusCode::NO_CONTENT.into_response());
         }
-        let reader = Reader { connection: connection.map(|Extension(c)| c), place: app.stream_place()? };
+        let connection = connection.map(|Extension(connection)| connection);
+        let reader = Reader { connection, token: token(&headers)?.to_owned(), _place: app.stream_place()? };
         return Ok(stream(&app, id, next, until, reader));
     }
     let entries = app.runtime.store().journal(id, next, limit).await?;
@@ -147,8 +152,10 @@ pub(crate) async fn events(
 pub(super) struct Reader {
     /// What is closed where it does not.
     pub(super) connection: Option<Connection>,
+    /// What it showed, which has to go on counting.
+    pub(super) token: String,
     /// Its place.
-    pub(super) place: OwnedSemaphorePermit,
+    pub(super) _place: OwnedSemaphorePermit,
 }
 
 /// The events of a run from entry number `next` on.
@@ -185,6 +192,8 @@ impl Feed {
         let mut hints = self.app.runtime.engine().subscribe();
         let mut pieces = self.app.texts.subscribe();
         let app = Arc::clone(&self.app);
+        let mut checks = tokio::time::interval_at(Instant::now() + limits::RECHECK, limits::RECHECK);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             match self.look(&mut pieces).await {
                 Ok(false) => {}
@@ -195,6 +204,12 @@ impl Feed {
                 biased;
                 () = app.ending.cancelled() => return,
                 () = self.sender.closed() => return,
+                _ = checks.tick() => match app.access.bearer(&self.reader.token).await {
+                    Ok(Some(_)) => None,
+                    Ok(None) => return,
+                    // Asked again at the next look.
+                    Err(_) => None,
+                },
                 text = live::next(&mut pieces, id) => Some(text),
                 () = hinted(&mut hints, id) => None,
                 () = tokio::time::sleep(limits::POLL) => None,

@@ -38,6 +38,8 @@ pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 pub(crate) const POLL: Duration = Duration::from_millis(500);
 /// Pieces of text that a slow stream may be behind; older ones are left out, as the reply has them all.
 pub(crate) const LIVE_BUFFER: usize = 1_024;
+/// Who reads a stream is asked for again so often: a token that is revoked ends its streams.
+pub(crate) const RECHECK: Duration = Duration::from_secs(30);
 /// Bytes of an idempotency key: 422.
 pub(crate) const KEY_BYTES_MAX: usize = 256;
 /// Rows of a page when nobody says.

@@ -2,6 +2,7 @@
 
 use super::{
     App, Caller,
+    auth::token,
     events::{Reader, Until, stream},
     extract::{Json, Query, Wants, maybe_whole, words},
     limits,
@@ -335,7 +336,13 @@ pub(crate) async fn start(
     let mut response = match (events, mode) {
         (true, _) => {
             let connection = connection.map(|Extension(connection)| connection);
-            stream(&app, id, 0, query.until.unwrap_or_default(), Reader { connection, place })
+            stream(
+                &app,
+                id,
+                0,
+                query.until.unwrap_or_default(),
+                Reader { connection, token: token(&headers)?.to_owned(), _place: place },
+            )
         }
         (false, StartMode::Wait) => app.answer_at_rest(id, patience).await?,
         (false, StartMode::Queue) => app.accepted(id).await?,

@@ -32,17 +32,22 @@ use leasehold::{
 };
 use leasehold_testkit::far_side::FarSide;
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tower_service::Service as _;
 
 /// A token is the name of who has it.
-struct Known(BTreeMap<String, Who>);
+struct Known(Mutex<BTreeMap<String, Who>>);
 
 #[async_trait]
 impl Authenticate for Known {
     async fn bearer(&self, token: &str) -> Result<Option<Who>, Unavailable> {
-        Ok(self.0.get(token).cloned())
+        Ok(self.0.lock().unwrap().get(token).cloned())
     }
 }
 
@@ -59,6 +64,7 @@ fn who(name: &str, role: Role, teams: &[&str], tools: &[&str]) -> Who {
 
 struct World {
     app: Arc<App>,
+    access: Arc<Known>,
     router: Router,
     far: FarSide,
     live: UnboundedSender<Live>,
@@ -99,11 +105,12 @@ async fn world_at(listen: SocketAddr, environment: &[(&str, &str)]) -> World {
         ("root", who("root", Role::Admin, &[], &[])),
         ("bot", machine),
     ];
+    let access = Arc::new(Known(Mutex::new(known.into_iter().map(|(name, who)| (name.to_owned(), who)).collect())));
     let app = Arc::new(App::new(Parts {
         runtime: Runtime::new(config).unwrap(),
         live,
         clock,
-        access: Arc::new(Known(known.into_iter().map(|(name, who)| (name.to_owned(), who)).collect())),
+        access: Arc::clone(&access) as Arc<dyn Authenticate>,
         agents: Vec::new(),
         tools: Vec::new(),
         command: "leasehold".into(),
@@ -111,7 +118,7 @@ async fn world_at(listen: SocketAddr, environment: &[(&str, &str)]) -> World {
         server: Server::read(&Reader { source: None, env: &env }, &file::Server::default()).unwrap(),
         listen,
     }));
-    World { router: app.router(), app, far, live: sender }
+    World { router: app.router(), app, access, far, live: sender }
 }
 
 impl World {
@@ -273,7 +280,8 @@ async fn a_reader_that_does_not_read_is_cut_off() {
     let id: RunId = id.parse().unwrap();
     let connection = Connection::new(([127, 0, 0, 1], 1).into());
     let free = world.app.streams.available_permits();
-    let reader = events::Reader { connection: Some(connection.clone()), place: world.app.stream_place().unwrap() };
+    let reader =
+        events::Reader { connection: Some(connection.clone()), token: "ann".into(), _place: world.app.stream_place().unwrap() };
     let response = events::stream(&world.app, id, 0, Until::Settled, reader);
     assert_eq!(world.app.streams.available_permits(), free - 1);
     // More than waits for a reader, who never comes.
@@ -287,6 +295,25 @@ async fn a_reader_that_does_not_read_is_cut_off() {
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!(world.app.streams.available_permits(), free, "its place is free");
     drop(response);
+}
+
+#[tokio::test]
+async fn a_token_that_is_revoked_ends_its_streams() {
+    let world = world().await;
+    let (id, _) = world.suspended("ann", json!({})).await;
+    tokio::time::pause();
+    let open = |token: &str| {
+        let place = world.app.stream_place().unwrap();
+        let reader = events::Reader { connection: None, token: token.into(), _place: place };
+        events::stream(&world.app, id.parse().unwrap(), 0, Until::Settled, reader)
+    };
+    let whole = |response: axum::response::Response| async {
+        tokio::time::timeout(limits::RECHECK * 3, axum::body::to_bytes(response.into_body(), usize::MAX)).await
+    };
+    let (revoked, kept) = (open("ann"), open("olga"));
+    world.access.0.lock().unwrap().remove("ann");
+    let (revoked, kept) = futures::future::join(whole(revoked), whole(kept)).await;
+    assert!(revoked.is_ok() && kept.is_err(), "{revoked:?} {kept:?}");
 }
 
 #[tokio::test]
