@@ -23,7 +23,7 @@ use axum::{
 };
 use leasehold::{
     limits::PAGE_MAX,
-    run::{RunId, Snapshot, State as RunState},
+    run::{EntryBody, RunId, Snapshot, State as RunState},
     store::ReadError,
 };
 use serde::Deserialize;
@@ -210,8 +210,9 @@ impl Feed {
                     // Asked again at the next look.
                     Err(_) => None,
                 },
-                text = live::next(&mut pieces, id) => Some(text),
+                // What was committed before a piece was said is told before it.
                 () = hinted(&mut hints, id) => None,
+                text = live::next(&mut pieces, id) => Some(text),
                 () = tokio::time::sleep(limits::POLL) => None,
             };
             if let Some(text) = text
@@ -231,18 +232,23 @@ impl Feed {
             Err(ReadError::Unavailable(_)) => return Ok(false),
             Ok(None) | Err(ReadError::Corrupt { .. }) => return Ok(true),
         };
-        // The row was read first: what it counts is there to be read. A piece of a reply comes before the reply.
+        // The row was read first: what it counts is there to be read. Pieces that were said until now belong to the last reply of
+        // that, or to one that is not there yet.
+        let mut texts = Vec::new();
         if self.next < row.sequence {
             self.app.texts.catch_up();
-            for text in live::waiting(pieces, self.id) {
-                self.text(&text).await?;
-            }
+            texts = live::waiting(pieces, self.id);
         }
         while self.next < row.sequence {
             match self.app.runtime.store().journal(self.id, self.next, limits::STREAM_PAGE).await {
                 Ok(entries) if entries.is_empty() => return Ok(false),
                 Ok(entries) => {
-                    for entry in &entries {
+                    let is_last = entries.last().is_some_and(|last| last.sequence + 1 >= row.sequence);
+                    let reply = entries.iter().rposition(|entry| matches!(entry.body, EntryBody::ModelReply(_)));
+                    for (index, entry) in entries.iter().enumerate() {
+                        if is_last && Some(index) == reply {
+                            self.texts(&mut texts).await?;
+                        }
                         let event = Sent::default().id(entry.sequence.to_string()).event(entry.body.kind());
                         self.send(event.json_data(Event::from(entry))).await?;
                         self.next = entry.sequence + 1;
@@ -256,7 +262,15 @@ impl Feed {
                 }
             }
         }
+        self.texts(&mut texts).await?;
         Ok(self.until.over(&row))
+    }
+
+    async fn texts(&self, texts: &mut Vec<Arc<str>>) -> Result<(), Gone> {
+        for text in texts.drain(..) {
+            self.text(&text).await?;
+        }
+        Ok(())
     }
 
     async fn text(&self, text: &str) -> Result<(), Gone> {

@@ -78,14 +78,21 @@ async fn world() -> World {
 async fn world_at(listen: SocketAddr, environment: &[(&str, &str)]) -> World {
     let env = |name: &str| environment.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
     let far = FarSide::start().await.unwrap();
-    let tool = format!(
-        "name = 'ledger.append'\ndescription = 'Append'\neffect = 'non_idempotent_write'\nmethod = 'POST'\nurl = '{}'\n\
+    let tool = |name: &str| {
+        format!(
+            "name = '{name}'\ndescription = 'Append'\neffect = 'non_idempotent_write'\nmethod = 'POST'\nurl = '{}'\n\
          parameters = {{ type = 'object', properties = {{ text = {{ type = 'string' }} }} }}",
-        far.url("/append")
-    );
+            far.url("/append")
+        )
+    };
     let script = "[[reply]]\ncalls = [{ tool = 'ledger.append', arguments = { text = 'x' } }]\n[[reply]]\ntext = 'done'\n";
     let mut registry = Registry::new();
-    registry.add_tool(HttpTool::build(toml::from_str(&tool).unwrap()).unwrap()).unwrap();
+    for name in ["ledger.append", "ledger.erase"] {
+        registry.add_tool(HttpTool::build(toml::from_str(&tool(name)).unwrap()).unwrap()).unwrap();
+    }
+    let both = "[[reply]]\ncalls = [{ tool = 'ledger.append', arguments = {} }, { tool = 'ledger.erase', arguments = {} }]\n";
+    let both = ScriptedModel::from_toml("both", both).unwrap();
+    registry.add_agent(AgentSpec::new("both", both).tools(["ledger.*"])).unwrap();
     let model = ScriptedModel::from_toml("m", script).unwrap();
     registry.add_agent(AgentSpec::new("clerk", model).tools(["ledger.*"])).unwrap();
     let clock = Arc::new(SystemClock::new().unwrap());
@@ -248,6 +255,24 @@ async fn each_role_may_what_it_says() {
     let (id, _) = world.suspended("ann", json!({})).await;
     assert_eq!(world.post("ann", &format!("/runs/{id}/cancel"), json!({})).await.1["state"], "cancelled");
     assert_eq!(world.far.arrived().len(), 1);
+}
+
+#[tokio::test]
+async fn who_was_shown_a_card_may_still_release_only_its_own_tools() {
+    let world = world().await;
+    let (id, digest) = world.suspended("ann", json!({ "agent": "both" })).await;
+    let decision = format!("/runs/{id}/decision");
+    let append = json!({ "turn_digest": digest, "calls": [{ "id": "t1c0", "decision": "approve" }] });
+    let all = json!({ "turn_digest": digest, "decision": "approve" });
+    assert_eq!(world.refused("eva", &decision, all.clone()).await, (403, "approver_not_permitted".into()));
+    assert_eq!(world.post("eva", &decision, append.clone()).await.1["state"], "waiting_for_approval");
+    // What still waits is none of its tools: it does not see the run any more.
+    assert_eq!(world.get("eva", &format!("/runs/{id}")).await.0, 404);
+    assert_eq!(world.refused("eva", &decision, all.clone()).await, (403, "approver_not_permitted".into()));
+    assert_eq!(world.post("eva", &decision, append).await.0, 202);
+    assert!(world.far.arrived().is_empty());
+    assert_eq!(world.post("eve", &format!("{decision}?wait=true"), all).await.1["state"], "completed");
+    assert_eq!(world.far.arrived().len(), 2);
 }
 
 #[tokio::test]
