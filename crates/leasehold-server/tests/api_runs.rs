@@ -427,6 +427,47 @@ async fn a_server_that_does_not_execute_only_queues() {
 }
 
 #[tokio::test]
+async fn a_server_that_does_not_execute_asks_the_far_side_with_its_own_secret() {
+    let verify = "verify = { method = \"GET\", url = \"FAR/{idempotency_key}\", settle_after = \"100ms\" }";
+    let sandbox = Sandbox::new(&format!("headers = {{ X-Secret = {{ env = \"LEDGER_SECRET\" }} }}\n{verify}")).await;
+    let config = std::fs::read_to_string(sandbox.path("leasehold.toml")).unwrap();
+    sandbox.write("leasehold.toml", &config.replace("FAR", &sandbox.far.url("/entries")));
+    let secret = ("LEDGER_SECRET", "of-the-ledger");
+    let server = sandbox.serve_with(&[("LEASEHOLD_SERVER_EXECUTE", "false"), secret]).await;
+    let id = server.queue().await;
+    let worker = async || {
+        let mut command = sandbox.command(&["worker", "--once"]);
+        command.env(secret.0, secret.1);
+        support::said(command).await
+    };
+    worker().await.exits(0);
+    let digest = text(&server.get(&format!("/runs/{id}")).await.is(200), "/waiting/turn_digest");
+    server.post(&format!("/runs/{id}/decision"), json!({ "turn_digest": digest, "decision": "approve" })).await.is(202);
+    // The write breaks off without an answer.
+    sandbox.far.then([Then::HangUp]);
+    worker().await;
+    let run = server.until_state(&id, "dead").await;
+    assert_eq!(run["reason"], "write_in_doubt", "{run}");
+    let landed = || json!({ "call_id": "t1c0", "fence_epoch": run["fence"]["epoch"], "outcome": "not_landed" });
+    sandbox.far.then([Then::Json("{\"line\": 7}".into())]);
+    let before = sandbox.far.arrived().len();
+    let resolve = format!("/runs/{id}/resolve");
+    let refused = loop {
+        let answer = server.post(&resolve, landed()).await;
+        // Until it can no longer be in flight.
+        if answer.json()["code"] != "too_early" {
+            break answer;
+        }
+    };
+    refused.problem(409, "verified_landed");
+    let asked = sandbox.far.arrived()[before].clone();
+    assert_eq!((asked.method.as_str(), asked.header("x-secret").as_str()), ("GET", "of-the-ledger"));
+    sandbox.far.then([Then::Answer(404, "none".into())]);
+    let resolved = server.post(&resolve, landed()).await.is(202);
+    assert_eq!(resolved["verify"], json!({ "asked": true, "answer": "absent", "why": null }));
+}
+
+#[tokio::test]
 async fn it_refuses_to_be_reached_from_elsewhere_in_the_clear() {
     let sandbox = Sandbox::new("").await;
     let mut command = sandbox.command(&["serve"]);

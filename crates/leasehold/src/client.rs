@@ -298,6 +298,12 @@ impl Runtime {
         &self.registry
     }
 
+    /// The same part in the store with other agents and tools: for a process that starts and decides by what is declared and
+    /// asks with what it has.
+    pub fn with_registry(&self, registry: Arc<Registry>) -> Self {
+        Self { registry, ..self.clone() }
+    }
+
     /// The store, for messages and for reading.
     pub fn store(&self) -> &Arc<dyn Store> {
         self.engine.store()

@@ -60,6 +60,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 /// What the endpoints share.
 pub(crate) struct App {
     runtime: Runtime,
+    asking: Runtime,
     clock: Arc<SystemClock>,
     access: Arc<dyn Authenticate>,
     agents: Vec<AgentLine>,
@@ -82,6 +83,8 @@ pub(crate) struct App {
 pub(crate) struct Parts {
     /// This process's part in the store.
     pub(crate) runtime: Runtime,
+    /// The same with the tools that this process can call, for asking one what became of a write.
+    pub(crate) asking: Runtime,
     /// What its executors say beside the journal.
     pub(crate) live: UnboundedReceiver<Live>,
     /// Its clock.
@@ -110,9 +113,10 @@ fn rests(row: &Snapshot) -> bool {
 impl App {
     /// Ready to answer.
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { runtime, live, clock, access, agents, tools, command, execute, server, listen } = parts;
+        let Parts { runtime, asking, live, clock, access, agents, tools, command, execute, server, listen } = parts;
         Self {
             runtime,
+            asking,
             clock,
             access,
             agents,

@@ -127,7 +127,7 @@ pub(crate) async fn resolve(
         note: body.note,
         by: who.principal,
     };
-    let runtime = app.runtime.clone();
+    let runtime = app.asking.clone();
     let resolved = app.detached(async move { Ok(runtime.resolve(id, said).await?) }).await?;
     let verify = resolved.asked.map(|asked| match asked {
         Asked::Absent => Verify { asked: true, answer: Some("absent"), why: None },

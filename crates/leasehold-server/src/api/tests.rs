@@ -113,8 +113,10 @@ async fn world_at(listen: SocketAddr, environment: &[(&str, &str)]) -> World {
         ("bot", machine),
     ];
     let access = Arc::new(Known(Mutex::new(known.into_iter().map(|(name, who)| (name.to_owned(), who)).collect())));
+    let runtime = Runtime::new(config).unwrap();
     let app = Arc::new(App::new(Parts {
-        runtime: Runtime::new(config).unwrap(),
+        asking: runtime.clone(),
+        runtime,
         live,
         clock,
         access: Arc::clone(&access) as Arc<dyn Authenticate>,

@@ -47,8 +47,14 @@ pub(crate) async fn serve(context: &Context, mut signals: Signals) -> Outcome {
         let variable = &config.admin_token_env.value;
         terminal::note(format!("nobody is let in: set {variable} to a token and start again"));
     }
+    // What is only declared must not be called: who does not execute asks with what it has.
+    let asking = match config.execute.value {
+        true => local.runtime.clone(),
+        false => local.runtime.with_registry(setup::executable(config, setup::Use::Execute)?.registry),
+    };
     let app = Arc::new(App::new(Parts {
         runtime: local.runtime.clone(),
+        asking,
         live: std::mem::replace(&mut local.live, unbounded_channel().1),
         clock: Arc::clone(&local.clock),
         access: Arc::new(OneToken::new(token)),
