@@ -4,6 +4,7 @@
 use crate::render::Subject;
 use jiff::Timestamp;
 use leasehold::{
+    InboxKind,
     clock::BootClock,
     run::{self, CardCall, Entry, EntryBody, LeaseTime, OpenCall, Outcome, Snapshot, State, WaitKind, body},
     store::{Listed, postgres::CLOCK},
@@ -12,7 +13,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 /// A page of a list.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct Page<T> {
     pub(crate) items: Vec<T>,
     pub(crate) next_cursor: Option<String>,
@@ -26,7 +27,7 @@ impl<T> Page<T> {
 }
 
 /// The write in flight.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct Fence {
     tool: String,
     call_id: String,
@@ -36,21 +37,26 @@ pub(crate) struct Fence {
     attempt: u32,
     repeat: bool,
     verifiable: bool,
+    #[schema(value_type = String, format = DateTime)]
     stamped_at: Timestamp,
 }
 
 /// What a person needs to know to settle a write in doubt.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct Doubt {
     tool: String,
     call_id: String,
+    #[schema(value_type = Object)]
     arguments: Map<String, Value>,
     idempotency_key: String,
     endpoint: Option<String>,
+    #[schema(value_type = String, format = DateTime)]
     stamped_at: Timestamp,
     stamped_by: Option<String>,
     /// Until when the last renewal of its process held; none where that process itself said that it does not know.
+    #[schema(value_type = Option<String>, format = DateTime)]
     last_renewal_held_until: Option<Timestamp>,
+    #[schema(value_type = String, format = DateTime)]
     in_flight_until: Timestamp,
     may_still_be_in_flight: bool,
     why: String,
@@ -59,8 +65,9 @@ pub(crate) struct Doubt {
 }
 
 /// What a former holder says.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct Evidence {
+    #[schema(value_type = String, format = DateTime)]
     at: Timestamp,
     epoch: u64,
     answer: &'static str,
@@ -100,11 +107,12 @@ pub(crate) fn how_to_check(fence: &run::Fence) -> String {
 }
 
 /// A call on the card.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct WaitingCall {
     pub(crate) id: String,
     pub(crate) tool: String,
     source: String,
+    #[schema(value_type = Object)]
     arguments: Map<String, Value>,
     effect: &'static str,
     needs_approval: bool,
@@ -114,10 +122,11 @@ pub(crate) struct WaitingCall {
 }
 
 /// What a person is asked.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct Waiting {
     kind: &'static str,
     pub(crate) turn_digest: String,
+    #[schema(value_type = Option<String>, format = DateTime)]
     deadline: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     schema: Option<Value>,
@@ -125,20 +134,22 @@ pub(crate) struct Waiting {
 }
 
 /// What a person decided about one call.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct Decision {
     call_id: String,
     decision: &'static str,
     reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
     arguments: Option<Map<String, Value>>,
     by: String,
+    #[schema(value_type = String, format = DateTime)]
     at: Timestamp,
     turn_digest: String,
 }
 
 /// Totals.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct Usage {
     input_tokens: u64,
     output_tokens: u64,
@@ -146,14 +157,14 @@ pub(crate) struct Usage {
 }
 
 /// Why it did not complete.
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub(crate) struct RunError {
     pub(crate) code: String,
     pub(crate) detail: String,
 }
 
 /// A run, as `GET /runs/{id}` answers.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct Run {
     pub(crate) id: String,
     agent: String,
@@ -167,6 +178,7 @@ pub(crate) struct Run {
     team: Option<String>,
     holder: Option<String>,
     epoch: u64,
+    #[schema(value_type = Option<String>, format = DateTime)]
     lease_expires_at: Option<Timestamp>,
     cancel_requested: bool,
     fence: Option<Fence>,
@@ -181,9 +193,13 @@ pub(crate) struct Run {
     cost: f64,
     requeues: u32,
     pub(crate) error: Option<RunError>,
+    #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
+    #[schema(value_type = Option<String>, format = DateTime)]
     started_at: Option<Timestamp>,
+    #[schema(value_type = Option<String>, format = DateTime)]
     finished_at: Option<Timestamp>,
+    #[schema(value_type = Object)]
     metadata: Map<String, Value>,
 }
 
@@ -373,7 +389,7 @@ pub(crate) fn dollars(nano: u64) -> f64 {
 }
 
 /// A line of a list: what is known without reading the run's content.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct RunLine {
     pub(crate) id: String,
     agent: String,
@@ -387,12 +403,14 @@ pub(crate) struct RunLine {
     fence: Option<FenceLine>,
     duplicates: u32,
     contradictions: u32,
+    #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
+    #[schema(value_type = String, format = DateTime)]
     since: Timestamp,
 }
 
 /// The tool of a standing fence.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, utoipa::ToSchema)]
 struct FenceLine {
     tool: String,
 }
@@ -419,13 +437,16 @@ impl From<&Listed> for RunLine {
 }
 
 /// An entry of a run's journal.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct Event {
     sequence: u64,
+    /// What happened.
     kind: &'static str,
+    #[schema(value_type = String, format = DateTime)]
     at: Timestamp,
     epoch: u64,
     holder: Option<String>,
+    #[schema(value_type = Object)]
     payload: Value,
 }
 
@@ -439,5 +460,35 @@ impl From<&Entry> for Event {
             holder: entry.holder.clone(),
             payload: entry.body.to_value(),
         }
+    }
+}
+
+/// An item of the inbox.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(crate) struct InboxItem {
+    /// `in_doubt`, `approval`, `input`, `duplicate`, `contradicted` or `dead`.
+    kind: &'static str,
+    run: InboxRun,
+    /// Why the run is not shown whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unreadable: Option<String>,
+}
+
+/// The whole run where it can be read, its plain columns where not: one unreadable row hides no other.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[serde(untagged)]
+enum InboxRun {
+    Whole(Box<Run>),
+    Line(Box<RunLine>),
+}
+
+impl InboxItem {
+    /// Of a row, and of the run as far as it could be read.
+    pub(crate) fn new(kind: InboxKind, listed: &Listed, read: Result<Subject<'_>, String>, unreadable: Option<String>) -> Self {
+        let (run, unreadable) = match (read, unreadable) {
+            (Ok(subject), None) => (InboxRun::Whole(Box::new(Run::new(&subject))), None),
+            (Ok(_), Some(why)) | (Err(why), _) => (InboxRun::Line(Box::new(listed.into())), Some(why)),
+        };
+        Self { kind: kind.as_str(), run, unreadable }
     }
 }

@@ -38,10 +38,12 @@ use tokio_util::sync::CancellationToken;
 mod input;
 mod look;
 mod people;
+mod request;
 
 pub use input::Submission;
 pub use look::{Details, InboxKind, Unserved};
 pub use people::{Asked, Decided, Decision, Resolution, Resolved};
+use request::{check_request, request_key};
 
 /// How a process takes part.
 pub struct RuntimeConfig {
@@ -242,6 +244,14 @@ pub struct Execution {
     executor: Executor,
 }
 
+/// What a start under a request key came to.
+pub enum Started {
+    /// A run of this process, claimed at birth.
+    New(Box<Execution>),
+    /// The same request came before under this key: its run, whoever executes it.
+    Existing(RunId),
+}
+
 /// How an execution ended: the right is over, and the row says why.
 pub type Executed = Result<Snapshot, SegmentError>;
 
@@ -314,6 +324,12 @@ impl Runtime {
         &self.registry
     }
 
+    /// The same part in the store with other agents and tools: for a process that starts and decides by what is declared and
+    /// asks with what it has.
+    pub fn with_registry(&self, registry: Arc<Registry>) -> Self {
+        Self { registry, ..self.clone() }
+    }
+
     /// The store, for messages and for reading.
     pub fn store(&self) -> &Arc<dyn Store> {
         self.engine.store()
@@ -327,6 +343,12 @@ impl Runtime {
     /// Every segment of this process yields at its next step, and nothing new is claimed.
     pub fn stop(&self) {
         self.stop.cancel();
+    }
+
+    /// The time to finish is over: every segment hands back what may be handed back, also from the middle of a read or an
+    /// idempotent write. A pool does this at the end of its grace period; executions outside of one need it said.
+    pub fn leave(&self) {
+        self.leave.cancel();
     }
 
     pub(crate) fn stopping(&self) -> &CancellationToken {
@@ -423,12 +445,40 @@ impl Runtime {
     /// # Errors
     /// See [`StartError`]; where the store does not answer, the caller may run [`unrecorded`](Self::unrecorded).
     pub async fn start(&self, start: StartRun) -> Result<Execution, StartError> {
+        match self.start_once(start, None).await? {
+            Started::New(execution) => Ok(*execution),
+            // Only a key finds a run of before.
+            Started::Existing(run) => Err(StartError::Lost(format!("run {run} was there before"))),
+        }
+    }
+
+    /// The same under a key: the same key with the same request is the same run, and is started once.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub async fn start_once(&self, start: StartRun, key: Option<String>) -> Result<Started, StartError> {
+        let key = request_key(&start, key);
         let new = self.new_run(start, Mode::Wait)?;
         let grant = self.grant();
         let write_id = WriteId(grant.lease_id.0);
         let sent = self.heartbeat.now();
-        let (_, done) = self.born(new, Some(grant), None, write_id).await?;
-        self.execution(done, sent).await.map_err(|e| StartError::Lost(e.to_string()))
+        let (inserted, done) = self.born(new, Some(grant), key, write_id).await?;
+        match inserted {
+            Inserted::Existing(run) => Ok(Started::Existing(run)),
+            Inserted::KeyConflict(run) => Err(StartError::KeyConflict(run)),
+            Inserted::Applied(_) | Inserted::Refused(_) => {
+                let execution = self.execution(done, sent).await.map_err(|e| StartError::Lost(e.to_string()))?;
+                Ok(Started::New(Box::new(execution)))
+            }
+        }
+    }
+
+    /// Says whether a run could be started here, and starts none.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn check_start(&self, start: StartRun) -> Result<(), StartError> {
+        self.new_run(start, Mode::Queue).map(|_| ())
     }
 
     /// Asks twice, and waits for a silent store no longer than a renewal would. The run's id and the write's id were chosen
@@ -475,8 +525,7 @@ impl Runtime {
     /// # Errors
     /// See [`StartError`].
     pub async fn enqueue(&self, start: StartRun, key: Option<String>) -> Result<RunId, StartError> {
-        let hash = canonical_hash(&(&start.agent, &start.request, start.priority));
-        let key = key.map(|key| RequestKey { scope: start.by.id.clone(), key, request_hash: hash });
+        let key = request_key(&start, key);
         let new = self.new_run(start, Mode::Queue)?;
         let id = new.id;
         let write_id = WriteId::random();
@@ -565,24 +614,4 @@ impl Runtime {
             .find(|tool| self.registry.tool(tool).is_none())
             .map(|tool| format!("this process has no tool `{tool}`"))
     }
-}
-
-fn check_request(request: &Request) -> Result<(), StartError> {
-    let bytes: usize = request.messages.iter().map(|m| m.text.len()).sum();
-    if bytes > limits::REQUEST_BYTES_MAX {
-        return Err(StartError::Invalid(format!(
-            "the request is {bytes} bytes long, and the limit is {}",
-            limits::REQUEST_BYTES_MAX
-        )));
-    }
-    if request.messages.last().is_none_or(|m| m.text.trim().is_empty()) {
-        return Err(StartError::Invalid("the request is empty: say what the agent should do".into()));
-    }
-    if request.metadata.values().any(|value| nested_deeper(value, limits::NESTING_MAX)) {
-        return Err(StartError::Invalid(format!("the metadata is nested deeper than {} levels", limits::NESTING_MAX)));
-    }
-    if request.max_rounds == Some(0) {
-        return Err(StartError::Invalid("max_rounds must be at least 1".into()));
-    }
-    Ok(())
 }

@@ -52,7 +52,7 @@ pub mod worker;
 pub use agent::executor::Live;
 pub use client::{
     Asked, Decided, Decision, Details, Execution, InboxKind, OrderError, Resolution, Resolved, Runtime, RuntimeConfig,
-    StartError, StartRun, Submission, Unserved,
+    StartError, StartRun, Started, Submission, Unserved,
 };
 pub use worker::pool::{PoolConfig, Worked};
 

@@ -100,6 +100,11 @@ fn sections(config: &Config) -> Vec<Section> {
             lines: vec![
                 setting("listen", &config.listen, |v| v.to_string().into()),
                 setting("execute", &config.execute, |v| (*v).into()),
+                setting("public_url", &config.server.public_url, |v| v.as_ref().map_or("none", |url| url.as_str()).into()),
+                setting("trusted_proxies", &config.server.trusted_proxies, |v| {
+                    v.iter().map(ToString::to_string).collect::<Vec<_>>().into()
+                }),
+                setting("insecure_http", &config.server.insecure_http, |v| (*v).into()),
             ],
         },
         Section { name: "worker", many: false, lines: vec![setting("concurrency", &config.concurrency, |v| (*v).into())] },

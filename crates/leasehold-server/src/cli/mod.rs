@@ -20,6 +20,7 @@ mod probe;
 mod resolve;
 mod run;
 mod runs;
+mod serve;
 mod setup;
 mod token;
 mod tools;
@@ -71,6 +72,8 @@ enum Command {
     Drill(drill::DrillArgs),
     /// Write a commented leasehold.toml with one HTTP tool to start from
     Init,
+    /// Serve the HTTP API, work the queue and settle what dead processes left
+    Serve,
     /// Work the queue and settle what dead processes left
     Worker(operate::WorkerArgs),
     /// List, show, follow, cancel, redrive or discard runs
@@ -214,6 +217,10 @@ fn execute(cli: Cli) -> Outcome {
         Command::Worker(args) => block_on(async {
             let signals = watch::Signals::listen()?;
             operate::worker(&context()?, args, signals).await
+        }),
+        Command::Serve => block_on(async {
+            let signals = watch::Signals::listen()?;
+            serve::serve(&context()?, signals).await
         }),
         Command::Runs(command) => block_on(runs::runs(&context()?, command)),
         Command::Inbox => block_on(inbox::inbox(&context()?)),

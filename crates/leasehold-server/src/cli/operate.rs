@@ -20,7 +20,7 @@ use serde::Serialize;
 use std::{collections::HashMap, time::Duration};
 
 /// How long running segments may go on after the request to end.
-const GRACE: Duration = Duration::from_secs(90);
+pub(crate) const GRACE: Duration = Duration::from_secs(90);
 
 /// Options of `worker`.
 #[derive(Debug, clap::Args)]

@@ -2,13 +2,12 @@
 
 use super::{Context, Exit, Outcome, setup};
 use crate::{
+    catalog::{self, ToolLine},
     render::effect_words,
     terminal::{self, Look, Screen, span},
     wire::Page,
 };
 use leasehold::agent::tool::{Approval, Tool};
-use serde::Serialize;
-use serde_json::Value;
 
 /// Options of `tools`.
 #[derive(Debug, clap::Args)]
@@ -18,60 +17,10 @@ pub(crate) struct ToolsArgs {
     why: bool,
 }
 
-#[derive(Debug, Serialize)]
-struct ToolLine {
-    name: String,
-    source: Option<String>,
-    endpoint: Option<String>,
-    description: Option<String>,
-    effect: Option<&'static str>,
-    approval: Option<&'static str>,
-    agents: Vec<String>,
-    parameters: Option<Value>,
-    problem: Option<String>,
-}
-
 /// Lists the tools.
 pub(crate) fn tools(context: &Context, args: &ToolsArgs) -> Outcome {
     let executable = setup::executable(&context.config, setup::Use::Execute)?;
-    let offered_to = |name: &str| -> Vec<String> {
-        let offered = |tools: &[String]| tools.iter().any(|pattern| setup::offers(pattern, name));
-        context.config.agents.iter().filter(|agent| offered(&agent.tools)).map(|agent| agent.name.clone()).collect()
-    };
-    let mut lines: Vec<(ToolLine, Option<&Tool>)> = executable
-        .registry
-        .tools()
-        .map(|tool| {
-            let spec = tool.spec();
-            let line = ToolLine {
-                name: spec.name.clone(),
-                source: Some(spec.source.clone()),
-                endpoint: Some(spec.endpoint.clone()),
-                description: Some(spec.description.clone()),
-                effect: Some(tool.effect().as_str()),
-                approval: Some(tool.approval().as_str()),
-                agents: offered_to(&spec.name),
-                parameters: Some(spec.parameters.clone()),
-                problem: None,
-            };
-            (line, Some(tool))
-        })
-        .collect();
-    for (name, why) in &executable.missing_tools {
-        let line = ToolLine {
-            name: name.clone(),
-            source: Some("http".into()),
-            endpoint: None,
-            description: None,
-            effect: None,
-            approval: None,
-            agents: offered_to(name),
-            parameters: None,
-            problem: Some(why.clone()),
-        };
-        lines.push((line, None));
-    }
-    lines.sort_by(|a, b| a.0.name.cmp(&b.0.name));
+    let lines = catalog::tools(&context.config, &executable.registry, &executable.missing_tools);
     if context.json {
         terminal::print_json(&Page::whole(lines.into_iter().map(|(line, _)| line).collect::<Vec<_>>()))?;
         return Ok(Exit::Done);

@@ -8,6 +8,7 @@ use super::{
         Agent, Config, Http, Lease, Model, ModelKind, Origin, Reader, Setting, Site, StoreAt, any, at_least_one, plain, resolve,
     },
     file::{self, File},
+    server::Server,
 };
 use leasehold::agent::{registry::Price, tool::Approval};
 use leasehold::run::OnExpiry;
@@ -126,6 +127,7 @@ impl Checker<'_> {
                 file.server.execute.as_ref(),
                 true,
             )?,
+            server: Server::read(&self.reader, &file.server)?,
             concurrency: self.reader.setting(
                 "LEASEHOLD_WORKER_CONCURRENCY",
                 plain("a whole number of at least 1"),

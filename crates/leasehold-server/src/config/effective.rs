@@ -3,6 +3,7 @@
 use super::{
     diagnostic::{ConfigError, Source},
     file::{self, Period, parse_period},
+    server::Server,
 };
 use leasehold::agent::{
     registry::Price,
@@ -265,6 +266,7 @@ pub(crate) struct Config {
     pub(crate) store: Setting<StoreAt>,
     pub(crate) listen: Setting<SocketAddr>,
     pub(crate) execute: Setting<bool>,
+    pub(crate) server: Server,
     pub(crate) concurrency: Setting<u32>,
     pub(crate) lease: Lease,
     pub(crate) admin_token_env: Setting<String>,

@@ -114,6 +114,14 @@ impl Runtime {
         Ok(self.engine.journal(id, from).await?)
     }
 
+    /// At most `limit` entries of a run from number `from` on.
+    ///
+    /// # Errors
+    /// No answer, an entry that does not decode.
+    pub async fn events_page(&self, id: RunId, from: u64, limit: usize) -> Result<Vec<Entry>, ReadError> {
+        self.engine.journal_page(id, from, limit).await
+    }
+
     /// Waits until the run has an entry of number `from` or later, and gives what is there. A commit of this process wakes it at
     /// once; one of another process is seen by polling.
     ///

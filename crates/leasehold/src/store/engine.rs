@@ -632,19 +632,24 @@ impl Engine {
     async fn append_journal(&self, id: RunId, from: u64, limit: usize, entries: &mut Vec<Entry>) -> Result<(), ReadError> {
         let mut next = from;
         loop {
-            let page = self.store.journal(id, next, limit).await?;
+            let page = self.journal_page(id, next, limit).await?;
+            next += page.len() as u64;
             let full = page.len() == limit;
-            for entry in page {
-                if entry.sequence != next {
-                    return Err(missing(id, next));
-                }
-                entries.push(self.opened(id, entry)?);
-                next += 1;
-            }
+            entries.extend(page);
             if !full {
                 return Ok(());
             }
         }
+    }
+
+    /// At most `limit` entries from number `from` on.
+    pub(crate) async fn journal_page(&self, id: RunId, from: u64, limit: usize) -> Result<Vec<Entry>, ReadError> {
+        let page = self.store.journal(id, from, limit).await?;
+        let numbered = (from..).zip(page).map(|(next, entry)| match entry.sequence == next {
+            true => self.opened(id, entry),
+            false => Err(missing(id, next)),
+        });
+        numbered.collect()
     }
 }
 

@@ -307,10 +307,16 @@ impl Executor {
                 },
                 () = &mut stopping => return Asked::Stopping,
                 Some(piece) = pieces.recv() => self.tell(Live::Text(run, piece)),
-                reply = &mut replying => return match reply {
-                    Ok(reply) => Asked::Reply(reply),
-                    Err(error) => Asked::Failed(error),
-                },
+                reply = &mut replying => {
+                    // The last pieces may have come with it.
+                    while let Ok(piece) = pieces.try_recv() {
+                        self.tell(Live::Text(run, piece));
+                    }
+                    return match reply {
+                        Ok(reply) => Asked::Reply(reply),
+                        Err(error) => Asked::Failed(error),
+                    };
+                }
             }
         }
     }
