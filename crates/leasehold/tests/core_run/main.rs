@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
 mod cases;
+mod check;
+mod edges;
 mod enumerate;
 mod events;
 mod given;
@@ -11,6 +13,7 @@ mod regressions;
 mod rows;
 mod rules;
 mod single;
+mod story;
 mod units;
 mod walk;
 mod world;
