@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use leasehold::{
     InboxKind,
     clock::BootClock,
-    run::{self, CardCall, Entry, EntryBody, LeaseTime, OpenCall, Outcome, Snapshot, State, WaitKind, body},
+    run::{self, CardCall, Entry, EntryBody, LeaseTime, OpenCall, Outcome, PrincipalKind, Snapshot, State, WaitKind, body},
     store::{Listed, postgres::CLOCK},
 };
 use serde::Serialize;
@@ -143,9 +143,22 @@ pub(crate) struct Decision {
     #[schema(value_type = Option<Object>)]
     arguments: Option<Map<String, Value>>,
     by: String,
+    /// `self`: who is behind the run; `second_person`: somebody else; `unknown`: a machine, or nobody that is known.
+    attribution: &'static str,
+    /// How they showed who they are: `local`, `token:<id>`, `session:<id>`.
+    method: Option<String>,
     #[schema(value_type = String, format = DateTime)]
     at: Timestamp,
     turn_digest: String,
+}
+
+/// Who decided, beside who is behind the run.
+fn attribution(by: &run::Principal, initiator: &str) -> &'static str {
+    match by.kind {
+        PrincipalKind::Machine => "unknown",
+        PrincipalKind::Person if by.id == initiator => "self",
+        PrincipalKind::Person => "second_person",
+    }
 }
 
 /// Totals.
@@ -308,7 +321,7 @@ fn waiting(row: &Snapshot, entries: &[Entry]) -> Option<Waiting> {
     })
 }
 
-fn decisions(entries: &[Entry]) -> Vec<Decision> {
+fn decisions(initiator: &str, entries: &[Entry]) -> Vec<Decision> {
     let mut all = Vec::new();
     for entry in entries {
         let EntryBody::Approval(approval) = &entry.body else { continue };
@@ -319,6 +332,8 @@ fn decisions(entries: &[Entry]) -> Vec<Decision> {
                 reason: call.reason.clone(),
                 arguments: call.arguments.clone(),
                 by: approval.by.id.clone(),
+                attribution: attribution(&approval.by, initiator),
+                method: approval.by.method.clone(),
                 at: entry.at,
                 turn_digest: approval.digest.clone(),
             });
@@ -363,7 +378,7 @@ impl Run {
             }),
             doubt: doubt(subject),
             waiting: waiting(row, entries),
-            decisions: decisions(entries),
+            decisions: decisions(&row.initiator, entries),
             output: end.as_ref().and_then(|end| end.output.clone()),
             truncated: end.is_some_and(|end| end.truncated),
             rounds: row.rounds,

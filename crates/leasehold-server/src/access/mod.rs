@@ -16,6 +16,7 @@ mod tokens;
 mod users;
 
 pub(crate) use bootstrap::{ADMIN, BootstrapError, Bootstrapped, token_file};
+use documents::method_text;
 pub(crate) use documents::{AuditEntry, Token, User, What};
 pub(crate) use rights::Rights;
 pub(crate) use sessions::{NewLink, NewSession};
@@ -166,6 +167,11 @@ impl Who {
         let person = principal.id.clone();
         let tools = vec!["*".to_owned()];
         Self { principal, person, role: Role::Admin, teams: BTreeSet::new(), tools, method: Method::Local }
+    }
+
+    /// As it goes into the record.
+    pub(crate) fn by(&self) -> Principal {
+        Principal { method: Some(method_text(&self.method)), ..self.principal.clone() }
     }
 
     /// At least this role.

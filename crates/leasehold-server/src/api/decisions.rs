@@ -120,7 +120,7 @@ impl DecisionBody {
             rest: self.decision.map(|verdict| verdict == Verdict::Approve),
             reason: self.reason,
             calls: calls.collect(),
-            by: who.principal.clone(),
+            by: who.by(),
             execute,
         }
     }
@@ -217,7 +217,7 @@ pub(crate) async fn input(
     let said = Submission {
         digest: body.turn_digest,
         values: body.values,
-        by: who.principal,
+        by: who.by(),
         execute: app.execute && !app.ending.is_cancelled(),
     };
     let submitter = Arc::clone(&app);

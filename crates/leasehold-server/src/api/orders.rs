@@ -92,7 +92,7 @@ pub(crate) async fn cancel(
     MaybeJson(body): MaybeJson<OrderBody>,
 ) -> Result<Response, Problem> {
     who.may_cancel(&app.row(id).await?)?;
-    let (runtime, by) = (app.runtime.clone(), who.principal);
+    let (runtime, by) = (app.runtime.clone(), who.by());
     let row = app.detached(async move { Ok(runtime.cancel(id, by, body.note).await?) }).await?;
     if row.state.is_settled() { app.answer(id).await } else { app.accepted(id).await }
 }
@@ -129,7 +129,7 @@ pub(crate) async fn resolve(
         outcome,
         result: body.result,
         note: body.note,
-        by: who.principal,
+        by: who.by(),
     };
     let runtime = app.asking.clone();
     let resolved = app.detached(async move { Ok(runtime.resolve(id, said).await?) }).await?;
@@ -155,7 +155,7 @@ pub(crate) async fn redrive(
     MaybeJson(body): MaybeJson<OrderBody>,
 ) -> Result<Response, Problem> {
     who.may_settle(&app.row(id).await?)?;
-    let (runtime, by) = (app.runtime.clone(), who.principal);
+    let (runtime, by) = (app.runtime.clone(), who.by());
     let row = app.detached(async move { Ok(runtime.redrive(id, by, body.note).await?) }).await?;
     app.ordered(id, &row).await
 }
@@ -171,7 +171,7 @@ pub(crate) async fn discard(
     MaybeJson(body): MaybeJson<OrderBody>,
 ) -> Result<Response, Problem> {
     who.may_settle(&app.row(id).await?)?;
-    let (runtime, by) = (app.runtime.clone(), who.principal);
+    let (runtime, by) = (app.runtime.clone(), who.by());
     let row = app.detached(async move { Ok(runtime.discard(id, by, body.note).await?) }).await?;
     app.ordered(id, &row).await
 }

@@ -225,7 +225,7 @@ impl StartBody {
             }),
             priority: self.priority.unwrap_or_default(),
             run_at: self.run_at,
-            by: who.principal.clone(),
+            by: who.by(),
             initiator: Some(who.person.clone()),
             team: self.team,
         })

@@ -88,7 +88,7 @@ async fn decide(context: &Context, args: DecideArgs, approved: bool, arguments: 
     };
     let rest = calls.is_empty().then_some(approved);
     may_decide(&local, &details, rest, &calls)?;
-    let by = local.who.principal.clone();
+    let by = local.who.by();
     let decision = Decision { digest, rest, reason: args.reason, calls, by, execute: execute_here };
     let decided = local.runtime.decide(id, decision).await.map_err(order)?;
     let executes = decided.execution.is_some();
@@ -198,7 +198,7 @@ pub(crate) async fn ask_and_go_on(local: &mut Local<'_>, details: &Details, sign
     let execute_here = local.context.config.execute.value;
     let id = details.row.id;
     may_decide(local, details, None, &calls)?;
-    let by = local.who.principal.clone();
+    let by = local.who.by();
     let decision = Decision { digest, rest: None, reason: None, calls, by, execute: execute_here };
     let decided = match local.runtime.decide(id, decision).await {
         Ok(decided) => decided,

@@ -61,7 +61,7 @@ pub(crate) async fn resolve(context: &Context, args: ResolveArgs) -> Outcome {
         outcome,
         result,
         note: args.note,
-        by: local.who.principal.clone(),
+        by: local.who.by(),
     };
     let tool = local.runtime.store().load(id).await.ok().flatten().and_then(|row| row.fence).map(|fence| fence.tool);
     let resolved = local.runtime.resolve(id, said).await.map_err(order)?;

@@ -69,7 +69,7 @@ pub(crate) async fn run(context: &Context, args: RunArgs) -> Outcome {
     let queue = args.queue || !execute_here;
     let mut local = Local::open(context, if queue { Needs::Declared } else { Needs::Agents }).await?;
     local.needs(Role::Runner)?;
-    new.by = local.who.principal.clone();
+    new.by = local.who.by();
     new.initiator = (new.by.id != local.who.person).then(|| local.who.person.clone());
     if let Some(why) = local.missing_agents.get(&agent.name) {
         return Err(Failure::usage(format!("agent `{}` cannot run here: {why}", agent.name)));

@@ -212,7 +212,7 @@ async fn cancel(context: &Context, args: OrderArgs) -> Outcome {
     if local.who.role < Role::Operator {
         local.may(&args.run, &local.row(id).await?, Who::may_cancel)?;
     }
-    let row = local.runtime.cancel(id, local.who.principal.clone(), args.note).await.map_err(order)?;
+    let row = local.runtime.cancel(id, local.who.by(), args.note).await.map_err(order)?;
     ordered(&local, &row).await?;
     Ok(Exit::Done)
 }
@@ -221,7 +221,7 @@ async fn redrive(context: &Context, args: OrderArgs) -> Outcome {
     let local = Local::open(context, Needs::Declared).await?;
     local.needs(Role::Operator)?;
     let id = local.find(&args.run).await?;
-    let row = local.runtime.redrive(id, local.who.principal.clone(), args.note).await.map_err(order)?;
+    let row = local.runtime.redrive(id, local.who.by(), args.note).await.map_err(order)?;
     ordered(&local, &row).await?;
     Ok(Exit::Done)
 }
@@ -230,7 +230,7 @@ async fn discard(context: &Context, args: OrderArgs) -> Outcome {
     let local = Local::open(context, Needs::Store).await?;
     local.needs(Role::Operator)?;
     let id = local.find(&args.run).await?;
-    let row = local.runtime.discard(id, local.who.principal.clone(), args.note).await.map_err(order)?;
+    let row = local.runtime.discard(id, local.who.by(), args.note).await.map_err(order)?;
     ordered(&local, &row).await?;
     Ok(Exit::Done)
 }

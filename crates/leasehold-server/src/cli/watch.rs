@@ -173,7 +173,7 @@ pub(crate) async fn execute(
                 Heard::Interrupt => {
                     interrupted = true;
                     steps.say("cancelling: what is in flight finishes first; press Ctrl-C again to leave at once");
-                    let by = local.who.principal.clone();
+                    let by = local.who.by();
                     let cancelling = runtime.clone();
                     // On its own, so that a slow store does not keep the second Ctrl-C from being heard.
                     tokio::spawn(async move {

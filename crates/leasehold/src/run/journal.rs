@@ -532,6 +532,6 @@ impl EntryBody {
             Self::CancelRequested(b) | Self::Redriven(b) | Self::Discarded(b) => &b.by,
             _ => return None,
         };
-        Some(format!("{}:{}", by.kind, by.id))
+        Some(format!("{}:{} by {}", by.kind, by.id, by.method.as_deref().unwrap_or("-")))
     }
 }
