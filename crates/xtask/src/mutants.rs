@@ -16,6 +16,8 @@ struct Mutant {
 }
 
 const MODEL: Named = Named::of("model_check", "no_history_within_small_bounds_breaks_an_invariant");
+const PAIRS: Named =
+    Named::of("core_run", "enumerate::every_state_and_event_is_a_transition_of_the_table_or_a_named_rejection");
 const MEMORY: Named = Named::of("conformance", "the_memory_store_keeps_the_contract");
 const DEATHS: Named = Named::of(
     "crash_points",
@@ -134,7 +136,7 @@ fn mutants() -> Vec<Mutant> {
             "table.rs",
             "rule(&[S::Running], E::Stamp,",
             "rule(&[S::Running, S::Cancelling], E::Stamp,",
-            MODEL,
+            PAIRS,
         ),
         m(
             "write id: a write sent again is not recognised by the store",
