@@ -6,6 +6,7 @@
 mod access;
 mod cli;
 mod config;
+mod keyring;
 mod render;
 mod terminal;
 mod wire;

@@ -104,7 +104,7 @@ async fn tokens_bound_what_commands_do(home: Home) {
     let scene = Scene::new(home, &far).await;
     for user in [
         &["user", "add", "root", "--role", "admin"][..],
-        &["user", "add", "rita", "--role", "runner", "--team", "harbour"],
+        &["user", "add", "rita", "--role", "runner", "--team", "harbour", "--tool", "ledger.append"],
         &["user", "add", "ruth", "--role", "runner"],
         &["user", "add", "anna", "--role", "approver", "--tool", "ledger.*"],
         &["user", "add", "abel", "--role", "approver", "--tool", "site.*"],
@@ -329,4 +329,47 @@ async fn the_owner_of_a_store_needs_no_token_and_names_are_checked() {
     assert!(common.len() < 12, "two ids end in the same way");
     // What stands in the environment does nothing where none is wanted.
     scene.run(Some(&secret), &["user", "add", "bob", "--role", "admin"], 0).await;
+}
+
+/// A run of somebody, released by somebody else, whose owner was changed by `meanwhile`: how it stands, and what arrived.
+async fn released_after(meanwhile: &[&str]) -> (Scene, FarSide, Value) {
+    let far = FarSide::start().await.unwrap();
+    let scene = Scene::new(Home::new(BINARY), &far).await;
+    scene.run(None, &["user", "add", "root", "--role", "admin"], 0).await;
+    scene.run(None, &["user", "add", "rita", "--role", "runner", "--tool", "ledger.*"], 0).await;
+    scene.run(None, &["user", "add", "anna", "--role", "approver", "--tool", "ledger.*"], 0).await;
+    let (root, _) = scene.token(None, "t", "root", &[]).await;
+    let (program, _) = scene.token(None, "nightly", "rita", &["--machine"]).await;
+    let (anna, _) = scene.token(None, "t", "anna", &[]).await;
+    scene.wants_tokens();
+    let waiting = scene.run(Some(&program), &["run", "append a line", "--json"], 3).await.json();
+    assert_eq!(text(&waiting, "/owner"), "machine:nightly");
+    let (id, digest) = (text(&waiting, "/id"), text(&waiting, "/waiting/turn_digest"));
+    scene.run(Some(&root), meanwhile, 0).await;
+    scene.raw(Some(&anna), &["approve", &id, "--digest", &digest]).await;
+    let shown = scene.run(Some(&root), &["runs", "show", &id, "--json"], 0).await.json();
+    (scene, far, shown)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_whose_owner_was_disabled_while_it_waited_is_refused_though_it_is_released() {
+    let (scene, far, shown) = released_after(&["user", "disable", "rita"]).await;
+    assert_eq!((text(&shown, "/state"), far.arrived().len()), ("completed".into(), 0), "{shown}");
+    let id = text(&shown, "/id").parse().unwrap();
+    let journal = format!("{:?}", scene.home.journal(id).await);
+    assert!(journal.contains("user:rita, the owner of machine:nightly, is disabled; nothing runs as nobody"), "{journal}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_that_its_owner_may_not_run_any_more_waits_again_and_says_why() {
+    let (scene, far, shown) = released_after(&["user", "set", "rita", "--tool", "site.*"]).await;
+    assert_eq!((text(&shown, "/state"), far.arrived().len()), ("waiting_for_approval".into(), 0), "{shown}");
+    let why = "may not run `ledger.append`: it is not among its tools";
+    let journal = format!("{:?}", scene.home.journal(text(&shown, "/id").parse().unwrap()).await);
+    assert!(journal.contains(why), "{journal}");
+    let (far_again, unchanged) = {
+        let (_scene, far, shown) = released_after(&["user", "set", "rita", "--team", "harbour"]).await;
+        (far.arrived().len(), text(&shown, "/state"))
+    };
+    assert_eq!((far_again, unchanged), (1, "completed".into()));
 }

@@ -14,6 +14,7 @@ mod drill;
 mod identity;
 mod inbox;
 mod init;
+mod key;
 mod local;
 mod operate;
 mod probe;
@@ -24,6 +25,7 @@ mod setup;
 mod token;
 mod tools;
 mod user;
+mod verify;
 mod watch;
 
 use crate::{config::ConfigError, terminal};
@@ -90,6 +92,11 @@ enum Command {
     /// Add, list, change and disable users, and log them in
     #[command(subcommand)]
     User(user::UserCommand),
+    /// Make and list the keys that seal what lies in the store
+    #[command(subcommand)]
+    Key(key::KeyCommand),
+    /// Compare a run's journal with its chain, and with heads that were exported before
+    Verify(verify::VerifyArgs),
     /// Settle runs whose process ended without a word
     Reap(operate::ReapArgs),
     /// Bring the store to this version
@@ -222,6 +229,8 @@ fn execute(cli: Cli) -> Outcome {
         Command::Resolve(args) => block_on(resolve::resolve(&context()?, args)),
         Command::Token(command) => block_on(token::token(&context()?, command)),
         Command::User(command) => block_on(user::user(&context()?, command)),
+        Command::Key(command) => key::key(&context()?, &command),
+        Command::Verify(args) => block_on(verify::verify(&context()?, args)),
         Command::Reap(args) => block_on(operate::reap(&context()?, args)),
         Command::Migrate => block_on(async { operate::migrate(&context()?).await }),
     }

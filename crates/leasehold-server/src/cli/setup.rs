@@ -110,6 +110,9 @@ pub(crate) fn executable(config: &Config, to: Use) -> Result<Executable, ConfigE
                     decision_deadline: agent.decision_deadline,
                     on_expiry: agent.on_decision_expired,
                     approval_valid_for: agent.approval_valid_for,
+                    max_tokens: agent.limits.max_tokens,
+                    max_cost_nano_usd: agent.limits.max_cost_nano_usd,
+                    effect_budgets: agent.limits.effect_budgets.clone(),
                     ..AgentSpec::new(&agent.name, model.clone()).system(&agent.system).tools(&agent.tools)
                 };
                 let place = agent.origin.to_string();

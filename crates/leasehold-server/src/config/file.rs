@@ -65,6 +65,7 @@ pub(crate) struct File {
     pub(crate) worker: Worker,
     pub(crate) lease: Lease,
     pub(crate) auth: Auth,
+    pub(crate) seal: Seal,
     pub(crate) model: Vec<Spanned<Model>>,
     pub(crate) agent: Vec<Spanned<Agent>>,
     pub(crate) tool: Tools,
@@ -130,6 +131,13 @@ pub(crate) struct Auth {
     pub(crate) local: Option<Spanned<Local>>,
 }
 
+/// Sealing of what lies in the store.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Seal {
+    pub(crate) keyring: Option<Spanned<String>>,
+}
+
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Price {
@@ -178,6 +186,21 @@ pub(crate) struct Agent {
     #[serde(default)]
     pub(crate) on_decision_expired: OnExpired,
     pub(crate) approval_valid_for: Option<Spanned<Period>>,
+    pub(crate) max_tokens: Option<Spanned<u64>>,
+    pub(crate) max_cost: Option<Spanned<f64>>,
+    #[serde(default)]
+    pub(crate) effect_budgets: Vec<Spanned<EffectBudget>>,
+}
+
+/// What an agent's writes may do in a window of time.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct EffectBudget {
+    pub(crate) tool: Spanned<String>,
+    pub(crate) max_writes: Option<Spanned<u32>>,
+    pub(crate) max_sum: Option<Spanned<f64>>,
+    pub(crate) argument: Option<Spanned<String>>,
+    pub(crate) window: Spanned<Period>,
 }
 
 /// Whether a person has to release a write.
