@@ -9,6 +9,7 @@ mod config;
 mod keyring;
 mod render;
 mod terminal;
+mod webhook;
 mod wire;
 
 fn main() -> std::process::ExitCode {

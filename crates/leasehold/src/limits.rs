@@ -48,6 +48,10 @@ pub const RECORD_NAME_BYTES_MAX: usize = 200;
 pub const RECORD_BODY_BYTES_MAX: usize = 64 * 1024;
 /// Records that are written together; more: refused before they are sent.
 pub const RECORDS_AT_ONCE_MAX: usize = 64;
+/// Events of a webhook that one process sends at once; further ones are sent after those.
+pub const WEBHOOK_AT_ONCE_MAX: usize = 8;
+/// Events that one process keeps in mind as due soon; further ones are found in the store once there is place again.
+pub const WEBHOOK_IN_MIND_MAX: usize = 10_000;
 /// Bytes of a keyring; no more are read.
 pub const KEYRING_BYTES_MAX: u64 = 64 * 1024;
 /// Keys that one store was written with; a further one is refused.

@@ -133,11 +133,27 @@ fn sections(config: &Config) -> Vec<Section> {
     if let Some(line) = keyring(config) {
         sections.push(Section { name: "seal", many: false, lines: vec![line] });
     }
+    sections.extend(config.webhook.iter().map(webhook));
     sections.extend(config.models.iter().map(model));
     sections.extend(config.agents.iter().map(agent));
     sections.extend(config.site.iter().map(site));
     sections.extend(config.http.iter().map(http_tool));
     sections
+}
+
+fn webhook(webhook: &crate::config::Webhook) -> Section {
+    let origin = &webhook.origin;
+    let events: Vec<&str> = webhook.events.iter().map(|event| event.into()).collect();
+    // Its path may be a secret, too.
+    let host = without_secrets(&webhook.url).splitn(4, '/').take(3).collect::<Vec<_>>().join("/");
+    let mut lines = vec![
+        line("url", format!("{host}/***"), format!("{origin}; its path is not shown")),
+        line("secret_env", webhook.secret_env.clone(), format!("{origin}; {}", is_set(&webhook.secret_env))),
+        line("events", events, origin),
+        line("insecure_http", webhook.insecure_http, origin),
+    ];
+    lines.extend(webhook.link_base.as_ref().map(|base| line("link_base", without_secrets(base), origin)));
+    Section { name: "webhook", many: false, lines }
 }
 
 fn keyring(config: &Config) -> Option<Line> {

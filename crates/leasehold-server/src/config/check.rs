@@ -5,11 +5,12 @@ use super::{
     Found, budgets,
     diagnostic::{ConfigError, Source, closest, suggest},
     effective::{
-        Agent, Config, Http, KeyringAt, Lease, Limits, Model, ModelKind, Origin, Reader, Setting, Site, StoreAt, any,
+        Agent, Config, Http, KeyringAt, Lease, Limits, Model, ModelKind, Origin, Reader, Setting, Site, StoreAt, Webhook, any,
         at_least_one, plain, resolve,
     },
     file::{self, File},
 };
+use crate::webhook::{Event, check_url};
 use leasehold::agent::{
     registry::{Price, matches},
     tool::Approval,
@@ -17,11 +18,12 @@ use leasehold::agent::{
 use leasehold::run::OnExpiry;
 use leasehold::store::postgres::PostgresStore;
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
+use strum::IntoEnumIterator as _;
 use toml::Spanned;
 
 /// Tools of the bundled site, and whether they write.
@@ -151,6 +153,7 @@ impl Checker<'_> {
                 None => Setting { value: file::Local::default(), origin: Origin::Default },
             },
             keyring: self.keyring(file),
+            webhook: self.webhook(file)?,
             data_dir: self.found.data_dir.clone(),
             models,
             agents,
@@ -193,6 +196,38 @@ impl Checker<'_> {
             },
             None => Setting { value: KeyringAt::Nowhere, origin: Origin::Default },
         }
+    }
+
+    fn webhook(&self, file: &File) -> Result<Option<Webhook>, ConfigError> {
+        let Some(spanned) = &file.webhook else { return Ok(None) };
+        let said = spanned.get_ref();
+        check_url(said.url.get_ref(), said.insecure_http).map_err(|(what, mend)| self.error(&said.url, what).mend(mend))?;
+        let secret_env = match &said.secret_env {
+            None => "LEASEHOLD_WEBHOOK_SECRET".to_owned(),
+            Some(at) => {
+                env_name(at.get_ref()).map_err(|what| self.error(at, what))?;
+                at.get_ref().clone()
+            }
+        };
+        let events: BTreeSet<Event> = match &said.events {
+            None => Event::iter().collect(),
+            Some(at) if at.get_ref().is_empty() => {
+                return Err(self.error(at, "a webhook of no events").mend("name some, or remove the [webhook] section"));
+            }
+            Some(at) => at.get_ref().iter().copied().collect(),
+        };
+        let base = said.link_base.as_ref().or(file.server.public_url.as_ref());
+        if let Some(at) = base.filter(|at| !["http://", "https://"].iter().any(|s| at.get_ref().starts_with(s))) {
+            return Err(self.error(at, format!("`{}` is not an http or https URL", at.get_ref())));
+        }
+        Ok(Some(Webhook {
+            url: said.url.get_ref().clone(),
+            secret_env,
+            events,
+            link_base: base.map(|at| at.get_ref().clone()),
+            insecure_http: said.insecure_http,
+            origin: Origin::File(self.place(spanned)),
+        }))
     }
 
     fn listen(&self, file: &File, default: SocketAddr) -> Result<Setting<SocketAddr>, ConfigError> {

@@ -4,13 +4,14 @@ use super::{
     diagnostic::{ConfigError, Source},
     file::{self, Period, parse_period},
 };
+use crate::webhook::Event;
 use leasehold::agent::{
     registry::{EffectBudget, Price},
     tool::{Approval, http::HttpToolConfig},
 };
 use leasehold::run::OnExpiry;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -226,6 +227,28 @@ pub(crate) struct Limits {
     pub(crate) effect_budgets: Vec<EffectBudget>,
 }
 
+/// Where the operator is told of runs.
+#[derive(Clone)]
+pub(crate) struct Webhook {
+    /// May hold a secret.
+    pub(crate) url: String,
+    /// The variable with the secret that signs.
+    pub(crate) secret_env: String,
+    /// Of what.
+    pub(crate) events: BTreeSet<Event>,
+    /// Where the pages of runs are; none: no link.
+    pub(crate) link_base: Option<String>,
+    /// In plain text to other machines too.
+    pub(crate) insecure_http: bool,
+    pub(crate) origin: Origin,
+}
+
+impl fmt::Debug for Webhook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the webhook of {}", self.origin)
+    }
+}
+
 /// Where the keys are that seal what lies in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum KeyringAt {
@@ -294,6 +317,7 @@ pub(crate) struct Config {
     /// What a command shows that opens the store.
     pub(crate) local: Setting<file::Local>,
     pub(crate) keyring: Setting<KeyringAt>,
+    pub(crate) webhook: Option<Webhook>,
     /// The user's data directory, for what no file places.
     pub(crate) data_dir: PathBuf,
     pub(crate) models: Vec<Model>,

@@ -1,6 +1,7 @@
 //! The shape of `leasehold.toml`. Reading it is the library's part (serde and toml); what the parts mean together is checked in
 //! [`super::check`]. Every table refuses keys that it does not know.
 
+use crate::webhook::Event;
 use jiff::SignedDuration;
 use leasehold::agent::tool::http::HttpToolConfig;
 use serde::{Deserialize, Deserializer, de};
@@ -66,6 +67,7 @@ pub(crate) struct File {
     pub(crate) lease: Lease,
     pub(crate) auth: Auth,
     pub(crate) seal: Seal,
+    pub(crate) webhook: Option<Spanned<Webhook>>,
     pub(crate) model: Vec<Spanned<Model>>,
     pub(crate) agent: Vec<Spanned<Agent>>,
     pub(crate) tool: Tools,
@@ -136,6 +138,18 @@ pub(crate) struct Auth {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Seal {
     pub(crate) keyring: Option<Spanned<String>>,
+}
+
+/// Where the operator is told of runs.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Webhook {
+    pub(crate) url: Spanned<String>,
+    pub(crate) secret_env: Option<Spanned<String>>,
+    pub(crate) events: Option<Spanned<Vec<Event>>>,
+    pub(crate) link_base: Option<Spanned<String>>,
+    #[serde(default)]
+    pub(crate) insecure_http: bool,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]

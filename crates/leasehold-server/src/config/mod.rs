@@ -13,7 +13,7 @@ pub(crate) mod file;
 mod tests;
 
 pub(crate) use diagnostic::ConfigError;
-pub(crate) use effective::{Agent, Config, Http, KeyringAt, Model, ModelKind, Origin, Site, StoreAt};
+pub(crate) use effective::{Agent, Config, Http, KeyringAt, Model, ModelKind, Origin, Site, StoreAt, Webhook};
 
 use diagnostic::Source;
 use std::path::{Path, PathBuf};
