@@ -373,3 +373,42 @@ async fn a_write_that_its_owner_may_not_run_any_more_waits_again_and_says_why() 
     };
     assert_eq!((far_again, unchanged), (1, "completed".into()));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_admin_reads_the_audit_in_pages_and_nobody_else_does() {
+    let far = FarSide::start().await.unwrap();
+    let scene = Scene::new(Home::new(BINARY), &far).await;
+    let none = scene.run(None, &["audit"], 0).await;
+    assert!(none.stdout().is_empty() && none.stderr().contains("no entries in"), "{none}");
+    scene.run(None, &["user", "add", "root", "--role", "admin"], 0).await;
+    scene.run(None, &["user", "add", "olga", "--role", "operator"], 0).await;
+    let (root, _) = scene.token(None, "t", "root", &[]).await;
+    let (olga, olga_id) = scene.token(None, "t", "olga", &[]).await;
+    scene.run(None, &["token", "revoke", &olga_id], 0).await;
+    let (olga_again, _) = scene.token(None, "u", "olga", &[]).await;
+    let mut seen: Vec<(String, String)> = Vec::new();
+    let mut after: Option<String> = None;
+    loop {
+        let more = after.iter().flat_map(|cursor| ["--after", cursor.as_str()]);
+        let arguments: Vec<&str> = ["audit", "--json", "--limit", "2"].into_iter().chain(more).collect();
+        let page = scene.run(None, &arguments, 0).await.json();
+        let items = page["items"].as_array().unwrap();
+        assert!((1..=2).contains(&items.len()), "{page}");
+        seen.extend(items.iter().map(|entry| (text(entry, "/what"), text(entry, "/about"))));
+        after = page["next_cursor"].as_str().map(str::to_owned);
+        if after.is_none() {
+            break;
+        }
+    }
+    let what: Vec<&str> = seen.iter().map(|(what, _)| what.as_str()).collect();
+    let expected = ["user_added", "user_added", "token_created", "token_created", "token_revoked", "token_created"];
+    assert_eq!(what, expected, "{seen:?}");
+    assert_eq!((seen[0].1.as_str(), seen[4].1.as_str()), ("user:root", format!("token:{olga_id}").as_str()));
+    let table = scene.run(None, &["audit"], 0).await.stdout();
+    assert!(table.contains("token revoked") && table.contains("user:olga"), "{table}");
+    scene.wants_tokens();
+    let ran = scene.run(Some(&olga_again), &["audit"], 1).await;
+    assert!(ran.stderr().contains("not_permitted") && ran.stdout().is_empty(), "{ran}");
+    scene.run(Some(&root), &["audit"], 0).await;
+    scene.nowhere(&[&root, &olga, &olga_again]).await;
+}

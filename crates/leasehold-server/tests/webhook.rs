@@ -263,6 +263,22 @@ async fn every_event_of_a_database_arrives_though_the_receiver_is_away_and_we_ar
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_event_whose_process_is_killed_while_it_sends_comes_again_from_another_one_with_its_id() {
+    let receiver = FarSide::start().await.unwrap();
+    let scene = Scene::new(Home::new(BINARY), &receiver.url("/hook")).await;
+    receiver.then([Then::Hold]);
+    let run = scene.home.enqueue().await;
+    let mut worker = scene.worker();
+    receiver.wait_for(1).await;
+    worker.kill();
+    let _worker = scene.worker();
+    let arrived = receiver.wait_for(2).await;
+    assert!(arrived.iter().all(|request| kind_and_run(request) == ("run.waiting".into(), run.to_string())));
+    assert_eq!((arrived[0].header("webhook-id"), arrived[0].text()), (arrived[1].header("webhook-id"), arrived[1].text()));
+    scene.until_written("delivered", |all| all.len() == 1 && all[0]["ended"][0] == "delivered").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn processes_side_by_side_send_each_event_once_and_nothing_of_before_the_webhook() {
     let receiver = FarSide::start().await.unwrap();
     let scene = Scene::new(Home::new(BINARY), &receiver.url("/hook")).await;

@@ -52,6 +52,8 @@ pub enum Then {
     Redirect(String),
     /// Answers 301 with a redirect to there.
     MovedTo(String),
+    /// Answers 503 and wants to be left alone for so many seconds.
+    RetryAfter(u32),
     /// Breaks the connection without an answer.
     HangUp,
     /// Stays silent until [`FarSide::release`].
@@ -136,6 +138,9 @@ async fn handle(State(shared): State<Arc<Shared>>, method: Method, uri: Uri, hea
         Some(Then::Json(text)) => ([("content-type", "application/json")], text).into_response(),
         Some(Then::Redirect(to)) => (StatusCode::FOUND, [("location", to)], "moved").into_response(),
         Some(Then::MovedTo(to)) => (StatusCode::MOVED_PERMANENTLY, [("location", to)], "moved").into_response(),
+        Some(Then::RetryAfter(seconds)) => {
+            (StatusCode::SERVICE_UNAVAILABLE, [("retry-after", seconds.to_string())], "busy").into_response()
+        }
         // A handler that unwinds takes its connection with it; nothing is printed.
         Some(Then::HangUp) => std::panic::resume_unwind(Box::new(())),
         Some(Then::Hold) => {

@@ -5,6 +5,7 @@
 //! has to decide. A reader that goes away ends a command quietly.
 
 mod agents;
+mod audit;
 mod children;
 mod config;
 mod context;
@@ -92,6 +93,8 @@ enum Command {
     /// Add, list, change and disable users, and log them in
     #[command(subcommand)]
     User(user::UserCommand),
+    /// List what was changed about users, tokens, sessions and links
+    Audit(audit::AuditArgs),
     /// Make and list the keys that seal what lies in the store
     #[command(subcommand)]
     Key(key::KeyCommand),
@@ -229,6 +232,7 @@ fn execute(cli: Cli) -> Outcome {
         Command::Resolve(args) => block_on(resolve::resolve(&context()?, args)),
         Command::Token(command) => block_on(token::token(&context()?, command)),
         Command::User(command) => block_on(user::user(&context()?, command)),
+        Command::Audit(args) => block_on(audit::audit(&context()?, args)),
         Command::Key(command) => key::key(&context()?, &command),
         Command::Verify(args) => block_on(verify::verify(&context()?, args)),
         Command::Reap(args) => block_on(operate::reap(&context()?, args)),

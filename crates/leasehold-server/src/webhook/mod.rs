@@ -14,6 +14,8 @@ mod outbox;
 mod sender;
 mod sign;
 mod target;
+#[cfg(test)]
+mod tests;
 
 use crate::{
     cli::Failure,

@@ -91,17 +91,21 @@ impl Sender {
                 () = happened(&mut hints) => look_at = look_at.min(earliest),
             }
         }
-        let last = async {
-            let looked = self.look(true).await;
-            self.said(looked, &mut silent);
-            self.send_due();
-            while let Some(ended) = self.attempts.join_next().await {
-                self.ended(ended);
-                self.send_due();
-            }
-        };
         // What is left is in the store, for whoever works next.
-        timeout(END, last).await.ok();
+        if let Ok(looked) = timeout(END, self.once()).await {
+            self.said(looked, &mut silent);
+        }
+    }
+
+    /// Looks, and tries what is due.
+    pub(super) async fn once(&mut self) -> Result<(), Unavailable> {
+        let looked = self.look(true).await;
+        self.send_due();
+        while let Some(ended) = self.attempts.join_next().await {
+            self.ended(ended);
+            self.send_due();
+        }
+        looked
     }
 
     fn ended(&mut self, ended: Result<Option<(String, Timestamp)>, JoinError>) {
