@@ -193,7 +193,7 @@ async fn the_schema_refuses_rows_that_no_transition_makes() {
         let error = raw.execute(&format!("UPDATE runs SET {change} WHERE agent = '{agent}'"), []).unwrap_err();
         assert!(error.to_string().contains(constraint), "{agent}: {change}: {error}");
     }
-    let orphan = "INSERT INTO journal VALUES ('nobody', 0, 0, 0, NULL, 'w', 'settled', x'01')";
+    let orphan = "INSERT INTO journal VALUES ('nobody', 0, 0, 0, NULL, 'w', 'settled', x'01', NULL)";
     raw.pragma_update(None, "foreign_keys", true).unwrap();
     assert!(raw.execute(orphan, []).unwrap_err().to_string().contains("FOREIGN KEY"));
 }

@@ -215,3 +215,37 @@ pub(crate) fn make_directory(file: &Path) -> std::io::Result<()> {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_limit_of_an_agent_reaches_what_executes_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("leasehold.toml");
+        let text = r#"
+[[model]]
+name = "m"
+provider = "openai"
+model = "x"
+api_key_env = "K"
+price = { input = 1, output = 2 }
+[[agent]]
+name = "a"
+model = "m"
+tools = ["site.*"]
+max_tokens = 9
+max_cost = 0.5
+effect_budgets = [{ tool = "site.create_page", max_writes = 2, window = "1h" }]
+"#;
+        std::fs::write(&file, text).unwrap();
+        let config = crate::config::load(Some(&file), &|_| None).unwrap();
+        let ready = executable(&config, Use::Declare).unwrap();
+        assert_eq!(ready.missing_agents, BTreeMap::new());
+        let agent = ready.registry.agent("a").unwrap();
+        assert_eq!((agent.max_tokens, agent.max_cost_nano_usd), (Some(9), Some(500_000_000)));
+        assert_eq!(agent.effect_budgets, config.agents[0].limits.effect_budgets);
+        assert_eq!(agent.effect_budgets.len(), 1);
+    }
+}
