@@ -9,8 +9,10 @@ mod api;
 mod catalog;
 mod cli;
 mod config;
+mod keyring;
 mod render;
 mod terminal;
+mod webhook;
 mod wire;
 
 fn main() -> std::process::ExitCode {

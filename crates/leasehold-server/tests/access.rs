@@ -104,7 +104,7 @@ async fn tokens_bound_what_commands_do(home: Home) {
     let scene = Scene::new(home, &far).await;
     for user in [
         &["user", "add", "root", "--role", "admin"][..],
-        &["user", "add", "rita", "--role", "runner", "--team", "harbour"],
+        &["user", "add", "rita", "--role", "runner", "--team", "harbour", "--tool", "ledger.append"],
         &["user", "add", "ruth", "--role", "runner"],
         &["user", "add", "anna", "--role", "approver", "--tool", "ledger.*"],
         &["user", "add", "abel", "--role", "approver", "--tool", "site.*"],
@@ -329,4 +329,86 @@ async fn the_owner_of_a_store_needs_no_token_and_names_are_checked() {
     assert!(common.len() < 12, "two ids end in the same way");
     // What stands in the environment does nothing where none is wanted.
     scene.run(Some(&secret), &["user", "add", "bob", "--role", "admin"], 0).await;
+}
+
+/// A run of somebody, released by somebody else, whose owner was changed by `meanwhile`: how it stands, and what arrived.
+async fn released_after(meanwhile: &[&str]) -> (Scene, FarSide, Value) {
+    let far = FarSide::start().await.unwrap();
+    let scene = Scene::new(Home::new(BINARY), &far).await;
+    scene.run(None, &["user", "add", "root", "--role", "admin"], 0).await;
+    scene.run(None, &["user", "add", "rita", "--role", "runner", "--tool", "ledger.*"], 0).await;
+    scene.run(None, &["user", "add", "anna", "--role", "approver", "--tool", "ledger.*"], 0).await;
+    let (root, _) = scene.token(None, "t", "root", &[]).await;
+    let (program, _) = scene.token(None, "nightly", "rita", &["--machine"]).await;
+    let (anna, _) = scene.token(None, "t", "anna", &[]).await;
+    scene.wants_tokens();
+    let waiting = scene.run(Some(&program), &["run", "append a line", "--json"], 3).await.json();
+    assert_eq!(text(&waiting, "/owner"), "machine:nightly");
+    let (id, digest) = (text(&waiting, "/id"), text(&waiting, "/waiting/turn_digest"));
+    scene.run(Some(&root), meanwhile, 0).await;
+    scene.raw(Some(&anna), &["approve", &id, "--digest", &digest]).await;
+    let shown = scene.run(Some(&root), &["runs", "show", &id, "--json"], 0).await.json();
+    (scene, far, shown)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_whose_owner_was_disabled_while_it_waited_is_refused_though_it_is_released() {
+    let (scene, far, shown) = released_after(&["user", "disable", "rita"]).await;
+    assert_eq!((text(&shown, "/state"), far.arrived().len()), ("completed".into(), 0), "{shown}");
+    let id = text(&shown, "/id").parse().unwrap();
+    let journal = format!("{:?}", scene.home.journal(id).await);
+    assert!(journal.contains("user:rita, the owner of machine:nightly, is disabled; nothing runs as nobody"), "{journal}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_that_its_owner_may_not_run_any_more_waits_again_and_says_why() {
+    let (scene, far, shown) = released_after(&["user", "set", "rita", "--tool", "site.*"]).await;
+    assert_eq!((text(&shown, "/state"), far.arrived().len()), ("waiting_for_approval".into(), 0), "{shown}");
+    let why = "may not run `ledger.append`: it is not among its tools";
+    let journal = format!("{:?}", scene.home.journal(text(&shown, "/id").parse().unwrap()).await);
+    assert!(journal.contains(why), "{journal}");
+    let (far_again, unchanged) = {
+        let (_scene, far, shown) = released_after(&["user", "set", "rita", "--team", "harbour"]).await;
+        (far.arrived().len(), text(&shown, "/state"))
+    };
+    assert_eq!((far_again, unchanged), (1, "completed".into()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_admin_reads_the_audit_in_pages_and_nobody_else_does() {
+    let far = FarSide::start().await.unwrap();
+    let scene = Scene::new(Home::new(BINARY), &far).await;
+    let none = scene.run(None, &["audit"], 0).await;
+    assert!(none.stdout().is_empty() && none.stderr().contains("no entries in"), "{none}");
+    scene.run(None, &["user", "add", "root", "--role", "admin"], 0).await;
+    scene.run(None, &["user", "add", "olga", "--role", "operator"], 0).await;
+    let (root, _) = scene.token(None, "t", "root", &[]).await;
+    let (olga, olga_id) = scene.token(None, "t", "olga", &[]).await;
+    scene.run(None, &["token", "revoke", &olga_id], 0).await;
+    let (olga_again, _) = scene.token(None, "u", "olga", &[]).await;
+    let mut seen: Vec<(String, String)> = Vec::new();
+    let mut after: Option<String> = None;
+    loop {
+        let more = after.iter().flat_map(|cursor| ["--after", cursor.as_str()]);
+        let arguments: Vec<&str> = ["audit", "--json", "--limit", "2"].into_iter().chain(more).collect();
+        let page = scene.run(None, &arguments, 0).await.json();
+        let items = page["items"].as_array().unwrap();
+        assert!((1..=2).contains(&items.len()), "{page}");
+        seen.extend(items.iter().map(|entry| (text(entry, "/what"), text(entry, "/about"))));
+        after = page["next_cursor"].as_str().map(str::to_owned);
+        if after.is_none() {
+            break;
+        }
+    }
+    let what: Vec<&str> = seen.iter().map(|(what, _)| what.as_str()).collect();
+    let expected = ["user_added", "user_added", "token_created", "token_created", "token_revoked", "token_created"];
+    assert_eq!(what, expected, "{seen:?}");
+    assert_eq!((seen[0].1.as_str(), seen[4].1.as_str()), ("user:root", format!("token:{olga_id}").as_str()));
+    let table = scene.run(None, &["audit"], 0).await.stdout();
+    assert!(table.contains("token revoked") && table.contains("user:olga"), "{table}");
+    scene.wants_tokens();
+    let ran = scene.run(Some(&olga_again), &["audit"], 1).await;
+    assert!(ran.stderr().contains("not_permitted") && ran.stdout().is_empty(), "{ran}");
+    scene.run(Some(&root), &["audit"], 0).await;
+    scene.nowhere(&[&root, &olga, &olga_again]).await;
 }

@@ -48,6 +48,16 @@ pub const RECORD_NAME_BYTES_MAX: usize = 200;
 pub const RECORD_BODY_BYTES_MAX: usize = 64 * 1024;
 /// Records that are written together; more: refused before they are sent.
 pub const RECORDS_AT_ONCE_MAX: usize = 64;
+/// Events of a webhook that one process sends at once; further ones are sent after those.
+pub const WEBHOOK_AT_ONCE_MAX: usize = 8;
+/// Events that one process keeps in mind as due soon; further ones are found in the store once there is place again.
+pub const WEBHOOK_IN_MIND_MAX: usize = 10_000;
+/// Bytes of a keyring; no more are read.
+pub const KEYRING_BYTES_MAX: u64 = 64 * 1024;
+/// Keys that one store was written with; a further one is refused.
+pub const SEALED_KEYS_MAX: usize = 512;
+/// Times that a process notes its key in a store while others do the same; then it does not begin.
+pub const SEALED_NOTE_ATTEMPTS_MAX: usize = 8;
 /// Bytes of the name of a user, a token or a team; more: refused.
 pub const NAME_BYTES_MAX: usize = 64;
 /// Teams, and patterns of tools, of one user or token; more: refused.

@@ -106,6 +106,8 @@ async fn what_runs_all_the_time_uses_its_index() {
             ("overdue", "runs_overdue"),
             ("list", "runs_pkey"),
             ("list_attention", "runs_attention"),
+            ("untold", "runs_untold"),
+            ("told", "runs_pkey"),
             ("by_request_key", "runs_request_key"),
         ] {
             let sql = &all[name];

@@ -5,6 +5,7 @@
 
 mod bootstrap;
 mod documents;
+mod owners;
 mod rights;
 mod secret;
 mod sessions;

@@ -11,6 +11,7 @@ use super::{
 use crate::{
     access::{Access, Denied, Role, Who},
     config::{Config, Origin, StoreAt},
+    keyring,
     render::Subject,
     terminal::{self, Safe},
     wire,
@@ -121,6 +122,7 @@ impl<'a> Local<'a> {
         let clock =
             Arc::new(SystemClock::new().map_err(|e| Failure::usage(format!("this machine does not tell its boot id: {e}")))?);
         let store = open_store(config, &clock).await?;
+        let keyring = keyring::for_store(config, &store).await?;
         let access = Access::new(Arc::clone(&store), clock.clone());
         let who = identity::who(context, &access).await?;
         let lease = &config.lease;
@@ -137,7 +139,9 @@ impl<'a> Local<'a> {
                 },
             },
             probe: StopAt::from_environment(&env)?.map(|probe| Arc::new(probe) as Arc<dyn Probe>),
+            keyring,
             live: Some(sender),
+            owners: Some(Arc::new(access.clone())),
             ..RuntimeConfig::new(store, registry, clock.clone())
         })
         .map_err(not_begun)?;

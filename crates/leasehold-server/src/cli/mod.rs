@@ -5,6 +5,7 @@
 //! has to decide. A reader that goes away ends a command quietly.
 
 mod agents;
+mod audit;
 mod children;
 mod config;
 mod context;
@@ -14,6 +15,7 @@ mod drill;
 mod identity;
 mod inbox;
 mod init;
+mod key;
 mod local;
 mod operate;
 mod probe;
@@ -25,6 +27,7 @@ mod setup;
 mod token;
 mod tools;
 mod user;
+mod verify;
 mod watch;
 
 use crate::{config::ConfigError, terminal};
@@ -93,6 +96,13 @@ enum Command {
     /// Add, list, change and disable users, and log them in
     #[command(subcommand)]
     User(user::UserCommand),
+    /// List what was changed about users, tokens, sessions and links
+    Audit(audit::AuditArgs),
+    /// Make and list the keys that seal what lies in the store
+    #[command(subcommand)]
+    Key(key::KeyCommand),
+    /// Compare a run's journal with its chain, and with heads that were exported before
+    Verify(verify::VerifyArgs),
     /// Settle runs whose process ended without a word
     Reap(operate::ReapArgs),
     /// Bring the store to this version
@@ -229,6 +239,9 @@ fn execute(cli: Cli) -> Outcome {
         Command::Resolve(args) => block_on(resolve::resolve(&context()?, args)),
         Command::Token(command) => block_on(token::token(&context()?, command)),
         Command::User(command) => block_on(user::user(&context()?, command)),
+        Command::Audit(args) => block_on(audit::audit(&context()?, args)),
+        Command::Key(command) => key::key(&context()?, &command),
+        Command::Verify(args) => block_on(verify::verify(&context()?, args)),
         Command::Reap(args) => block_on(operate::reap(&context()?, args)),
         Command::Migrate => block_on(async { operate::migrate(&context()?).await }),
     }

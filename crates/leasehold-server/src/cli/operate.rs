@@ -61,6 +61,7 @@ pub(crate) async fn worker(context: &Context, args: WorkerArgs, mut signals: Sig
         only,
         ..PoolConfig::default()
     };
+    let webhook = crate::webhook::start(&context.config, &local.runtime, local.clock.clone())?;
     let mut stopping = false;
     let mut worked = Worked::default();
     loop {
@@ -72,6 +73,9 @@ pub(crate) async fn worker(context: &Context, args: WorkerArgs, mut signals: Sig
         if !drain || stopping || !(lost || recorded) {
             break;
         }
+    }
+    if let Some(webhook) = webhook {
+        webhook.end().await;
     }
     worked_words(&worked);
     if let Some(run) = worked.shared {

@@ -75,6 +75,7 @@ pub(crate) async fn serve(context: &Context, mut signals: Signals) -> Outcome {
         tokio::spawn(async move { app.texts().forward().await })
     };
     let forget = tokio::spawn(forget(access));
+    let webhook = crate::webhook::start(&context.config, &local.runtime, Arc::clone(&local.clock) as _)?;
     let mut pool = config.execute.value.then(|| work(context, &local.runtime));
     let http = tokio::spawn(listen::serve(listener, app.router(), ending.clone()));
     terminal::note(format!("listening on http://{address}"));
@@ -100,6 +101,9 @@ pub(crate) async fn serve(context: &Context, mut signals: Signals) -> Outcome {
     texts.abort();
     forget.abort();
     late_outcomes(&local.runtime, &mut signals).await;
+    if let Some(webhook) = webhook {
+        webhook.end().await;
+    }
     match broke {
         None => Ok(Exit::Done),
         Some(Ok(Worked { shared: Some(run), .. })) => Err(local.shared(run)),

@@ -4,6 +4,7 @@
 //! is wrong and how to mend it, and is raised before anything starts. Secrets are named by their environment variable; no value
 //! of one is kept here.
 
+mod budgets;
 mod check;
 mod diagnostic;
 pub(crate) mod effective;
@@ -13,7 +14,7 @@ pub(crate) mod server;
 mod tests;
 
 pub(crate) use diagnostic::ConfigError;
-pub(crate) use effective::{Agent, Config, Http, Model, ModelKind, Origin, Site, StoreAt};
+pub(crate) use effective::{Agent, Config, Http, KeyringAt, Model, ModelKind, Origin, Site, StoreAt, Webhook};
 
 use diagnostic::Source;
 use std::path::{Path, PathBuf};

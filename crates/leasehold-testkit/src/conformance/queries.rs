@@ -237,3 +237,29 @@ pub(super) async fn what_the_workers_serve_comes_back_as_it_was_last_said(world:
     workers.sort_by_key(|w| w.agents.contains(EXTREME));
     assert_eq!(workers, [serving("a"), serving(EXTREME)]);
 }
+
+pub(super) async fn settled_runs_are_untold_until_somebody_was_told_of_that_end(world: World) {
+    let ended = |n: i64| Snapshot { finished_at: Some(at(n)), ..completed("a") };
+    let (late, early) = (world.add(ended(30)).await, world.add(ended(10)).await);
+    let same = world.add(ended(30)).await;
+    for row in [queued("a"), running("a"), waiting("a", None), in_doubt("a")] {
+        world.add(row).await;
+    }
+    let untold = async |since, limit| world.store.untold(at(since), limit).await.unwrap();
+    let mut both = [late.id, same.id];
+    both.sort();
+    let all = [(early.id, at(10)), (both[0], at(30)), (both[1], at(30))];
+    assert_eq!(untold(0, usize::MAX).await, all);
+    assert_eq!(untold(10, 2).await, all[..2]);
+    assert_eq!(untold(11, 9).await, all[1..]);
+    assert_eq!(untold(31, 9).await, []);
+    // Of another end somebody was told: nothing.
+    world.store.told(early.id, at(9)).await.unwrap();
+    world.store.told(RunId::new(), at(10)).await.unwrap();
+    assert_eq!(untold(0, 9).await, all);
+    for _ in 0..2 {
+        world.store.told(early.id, at(10)).await.unwrap();
+    }
+    assert_eq!(world.subject.reopen().await.untold(at(0), 9).await.unwrap(), all[1..]);
+    assert_eq!(world.row(early.id).await, early, "the row says nothing of it");
+}

@@ -197,6 +197,12 @@ impl Store for SimStore {
     async fn overdue(&self, now: Timestamp, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>, Unavailable> {
         self.through(self.inner.overdue(now, after, limit)).await
     }
+    async fn untold(&self, since: Timestamp, limit: usize) -> Result<Vec<(RunId, Timestamp)>, Unavailable> {
+        self.through(self.inner.untold(since, limit)).await
+    }
+    async fn told(&self, id: RunId, finished_at: Timestamp) -> Result<(), Unavailable> {
+        self.through(self.inner.told(id, finished_at)).await
+    }
     async fn find(&self, suffix: &str) -> Result<Vec<RunId>, Unavailable> {
         self.through(self.inner.find(suffix)).await
     }

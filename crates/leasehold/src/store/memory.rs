@@ -22,6 +22,8 @@ use std::{
 struct Stored {
     row: Snapshot,
     journal: Vec<Entry>,
+    /// When it settled, as somebody was told.
+    told: Option<Timestamp>,
 }
 
 #[derive(Debug, Default)]
@@ -175,7 +177,7 @@ impl Store for MemoryStore {
             tables.keys.insert(key, (id, hash));
         }
         let end = lease_end(&row);
-        tables.runs.insert(id, Stored { row, journal: with_write_id(insert.entries, insert.write_id) });
+        tables.runs.insert(id, Stored { row, journal: with_write_id(insert.entries, insert.write_id), told: None });
         Ok(Inserted::Applied(end))
     }
 
@@ -280,6 +282,23 @@ impl Store for MemoryStore {
             .take(shape::page(limit))
             .map(|r| r.id)
             .collect())
+    }
+
+    async fn untold(&self, since: Timestamp, limit: usize) -> Result<Vec<(RunId, Timestamp)>, Unavailable> {
+        let tables = self.shared.tables();
+        let untold = |s: &Stored| s.row.finished_at.filter(|at| s.told != Some(*at) && *at >= since).map(|at| (s.row.id, at));
+        let mut found: Vec<(RunId, Timestamp)> = tables.runs.values().filter_map(untold).collect();
+        found.sort_by_key(|(id, at)| (*at, *id));
+        found.truncate(shape::page(limit));
+        Ok(found)
+    }
+
+    async fn told(&self, id: RunId, finished_at: Timestamp) -> Result<(), Unavailable> {
+        let mut tables = self.shared.tables();
+        if let Some(stored) = tables.runs.get_mut(&id).filter(|stored| stored.row.finished_at == Some(finished_at)) {
+            stored.told = Some(finished_at);
+        }
+        Ok(())
     }
 
     async fn find(&self, suffix: &str) -> Result<Vec<RunId>, Unavailable> {

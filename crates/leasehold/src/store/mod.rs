@@ -379,6 +379,11 @@ pub trait Store: Send + Sync + fmt::Debug {
     async fn lapsed(&self, ttl: Duration, after: Option<RunId>, limit: usize) -> Result<Vec<Lapsed>, Unavailable>;
     /// Waiting rows whose deadline passed at `now`.
     async fn overdue(&self, now: Timestamp, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>, Unavailable>;
+    /// Settled rows of which nobody was told as they settled last, that settled at or after `since`, with that time: those that settled
+    /// first, first; at most `limit` (and [`PAGE_MAX`](crate::limits::PAGE_MAX)). Rows of which somebody was told cost nothing.
+    async fn untold(&self, since: Timestamp, limit: usize) -> Result<Vec<(RunId, Timestamp)>, Unavailable>;
+    /// Somebody was told that a run settled at that time; nothing where it has settled again since, or goes on.
+    async fn told(&self, id: RunId, finished_at: Timestamp) -> Result<(), Unavailable>;
     /// Finds a run id by the end (or whole) of its text; at most two, so that an ambiguous end is seen.
     async fn find(&self, suffix: &str) -> Result<Vec<RunId>, Unavailable>;
     /// A worker says that it lives until the store's now + ttl, and what it executes; one that is not open takes it back.

@@ -360,6 +360,24 @@ impl Store for PostgresStore {
         self.rows(&sql::OVERDUE, &params, row::run_id).await
     }
 
+    async fn untold(&self, since: Timestamp, limit: usize) -> Result<Vec<(RunId, Timestamp)>, Unavailable> {
+        let (since_ms, limit) = (since.as_millisecond(), limited(limit));
+        let mut params = Params::default();
+        params.one("since_ms", &since_ms).one("limit", &limit);
+        self.rows(&sql::UNTOLD, &params, |row| {
+            let at = Timestamp::from_millisecond(row::column(row, "finished_at_ms")?);
+            Ok((row::run_id(row)?, at.map_err(|e| Damaged(e.to_string()))?))
+        })
+        .await
+    }
+
+    async fn told(&self, id: RunId, finished_at: Timestamp) -> Result<(), Unavailable> {
+        let finished_at_ms = finished_at.as_millisecond();
+        let mut params = Params::default();
+        params.one("id", &id.0).one("finished_at_ms", &finished_at_ms);
+        self.shared.read(&sql::TOLD, &params).await.map(|_| ())
+    }
+
     async fn find(&self, suffix: &str) -> Result<Vec<RunId>, Unavailable> {
         let Some(suffix) = shape::id_suffix(suffix) else { return Ok(Vec::new()) };
         let mut params = Params::default();

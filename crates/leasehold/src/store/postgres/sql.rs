@@ -50,6 +50,8 @@ statements! {
     RENEW = "renew",
     SCHEMA_VERSION = "schema_version",
     SPENT = "spent",
+    TOLD = "told",
+    UNTOLD = "untold",
     UPDATE_RECORD = "update_record",
     WORKERS = "workers",
     WRITE_RUN = "write_run",

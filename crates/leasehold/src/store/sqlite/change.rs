@@ -23,6 +23,7 @@ pub(super) enum Change {
     Announce { worker: String, ttl: Duration, executes: bool, serves: String },
     Put(Vec<Record>),
     Remove { kind: String, key: String, version: u64 },
+    Told { id: RunId, finished_at_ms: i64 },
 }
 
 /// The encoded parts of a change.
@@ -88,6 +89,11 @@ impl Change {
             }
             Self::Put(put) => records::put(connection, put).map(Reply::Compared),
             Self::Remove { kind, key, version } => records::remove(connection, kind, key, *version).map(Reply::Compared),
+            Self::Told { id, finished_at_ms } => {
+                let mut told = connection.prepare_cached(include_str!("sql/told.sql"))?;
+                let params = named_params! { ":id": id.to_string(), ":finished_at_ms": finished_at_ms };
+                told.execute(params).map(|changed| Reply::Compared(changed == 1))
+            }
         }
     }
 }

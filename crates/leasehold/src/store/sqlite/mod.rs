@@ -269,6 +269,24 @@ impl Store for SqliteStore {
         .await
     }
 
+    async fn untold(&self, since: Timestamp, limit: usize) -> Result<Vec<(RunId, Timestamp)>, Unavailable> {
+        let (since_ms, limit) = (since.as_millisecond(), limited(limit));
+        let read = move |c: &Connection| {
+            let params = named_params! { ":since_ms": since_ms, ":limit": limit };
+            rows(c, include_str!("sql/untold.sql"), params, |row| {
+                Ok(row::run_id(row)?.zip(Some(row::shown_time(row.get("finished_at_ms")?))))
+            })
+        };
+        self.readers.read(read).await
+    }
+
+    async fn told(&self, id: RunId, finished_at: Timestamp) -> Result<(), Unavailable> {
+        match self.writer.send(Change::Told { id, finished_at_ms: finished_at.as_millisecond() }).await? {
+            Reply::Compared(_) => Ok(()),
+            _ => Err(self.unexpected()),
+        }
+    }
+
     async fn find(&self, suffix: &str) -> Result<Vec<RunId>, Unavailable> {
         let Some(suffix) = shape::id_suffix(suffix) else { return Ok(Vec::new()) };
         self.ids(include_str!("sql/find.sql"), vec![(":suffix", Box::new(suffix))]).await
