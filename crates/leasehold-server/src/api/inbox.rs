@@ -20,7 +20,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use jiff::Timestamp;
-use leasehold::{InboxKind, clock::WallClock as _, run::RunId, store::Listed};
+use leasehold::{InboxKind, run::RunId, store::Listed};
 use serde::Deserialize;
 use std::sync::Arc;
 
@@ -123,7 +123,7 @@ impl App {
             rows.push((kind.as_str(), listed, about(*kind, listed, self.row(listed.id).await.ok().as_ref())));
         }
         let mut screen = Screen::new(false);
-        inbox_table(&mut screen, &rows, self.clock.now());
+        inbox_table(&mut screen, &rows, self.wall.now());
         screen
     }
 }

@@ -42,7 +42,7 @@ use governor::{
 };
 use leasehold::{
     Details, Execution, Live, Runtime,
-    clock::{SystemClock, WallClock as _},
+    clock::{SystemClock, WallClock},
     run::{RunId, Snapshot, State},
     store::ReadError,
 };
@@ -62,6 +62,7 @@ pub(crate) struct App {
     runtime: Runtime,
     asking: Runtime,
     clock: Arc<SystemClock>,
+    wall: Arc<dyn WallClock>,
     access: Arc<dyn Authenticate>,
     agents: Vec<AgentLine>,
     tools: Vec<ToolLine>,
@@ -89,6 +90,8 @@ pub(crate) struct Parts {
     pub(crate) live: UnboundedReceiver<Live>,
     /// Its clock.
     pub(crate) clock: Arc<SystemClock>,
+    /// Wall time as the store has it.
+    pub(crate) wall: Arc<dyn WallClock>,
     /// Who a token stands for.
     pub(crate) access: Arc<dyn Authenticate>,
     /// The configured agents.
@@ -113,11 +116,12 @@ fn rests(row: &Snapshot) -> bool {
 impl App {
     /// Ready to answer.
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { runtime, asking, live, clock, access, agents, tools, command, execute, server, listen } = parts;
+        let Parts { runtime, asking, live, clock, wall, access, agents, tools, command, execute, server, listen } = parts;
         Self {
             runtime,
             asking,
             clock,
+            wall,
             access,
             agents,
             tools,
@@ -212,7 +216,7 @@ impl App {
             row: &details.row,
             entries: &details.entries,
             boot: &*self.clock,
-            now: self.clock.now(),
+            now: self.wall.now(),
             command: &self.command,
         }
     }

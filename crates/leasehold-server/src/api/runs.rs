@@ -20,7 +20,6 @@ use axum::{
 };
 use jiff::Timestamp;
 use leasehold::{
-    clock::WallClock as _,
     run::{Reason, RunId, State as RunState},
     store::{Filter, Visible},
 };
@@ -117,7 +116,7 @@ pub(crate) async fn list(
     };
     if Wants::of(&headers) == Wants::Text {
         let mut screen = Screen::new(false);
-        runs_table(&mut screen, &rows, app.clock.now());
+        runs_table(&mut screen, &rows, app.wall.now());
         return Ok(text(screen));
     }
     let next_cursor = rows.last().filter(|_| more).map(|row| row.id.to_string());

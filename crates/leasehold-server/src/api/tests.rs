@@ -118,6 +118,7 @@ async fn world_at(listen: SocketAddr, environment: &[(&str, &str)]) -> World {
         asking: runtime.clone(),
         runtime,
         live,
+        wall: clock.clone(),
         clock,
         access: Arc::clone(&access) as Arc<dyn Authenticate>,
         agents: Vec::new(),

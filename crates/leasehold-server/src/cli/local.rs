@@ -19,10 +19,10 @@ use crate::{
 use jiff::Timestamp;
 use leasehold::{
     Details, Live, OrderError, Runtime, RuntimeConfig, StartError, Unserved,
-    clock::{SystemClock, WallClock as _},
+    clock::{SystemClock, WallClock},
     limits,
     run::{Backoff, Policy, Reason, Rejection, RunId, Snapshot, State},
-    store::{Listed, Store, Unavailable, postgres::PostgresStore, sqlite::SqliteStore},
+    store::{Listed, Store, StoreWall, Unavailable, postgres::PostgresStore, sqlite::SqliteStore},
     worker::Probe,
 };
 use std::{
@@ -55,6 +55,8 @@ pub(crate) struct Local<'a> {
     /// Users, tokens and sessions.
     pub(crate) access: Access,
     pub(crate) clock: Arc<SystemClock>,
+    /// Wall time as the store has it.
+    pub(crate) wall: Arc<dyn WallClock>,
     /// Agents that cannot run here, and why.
     pub(crate) missing_agents: BTreeMap<String, String>,
     /// Tools that cannot be called here, and why.
@@ -123,7 +125,8 @@ impl<'a> Local<'a> {
             Arc::new(SystemClock::new().map_err(|e| Failure::usage(format!("this machine does not tell its boot id: {e}")))?);
         let store = open_store(config, &clock).await?;
         let keyring = keyring::for_store(config, &store).await?;
-        let access = Access::new(Arc::clone(&store), clock.clone());
+        let wall: Arc<dyn WallClock> = StoreWall::of(&store, clock.clone(), &*clock).await.map_err(not_begun)?;
+        let access = Access::new(Arc::clone(&store), Arc::clone(&wall));
         let who = identity::who(context, &access).await?;
         let lease = &config.lease;
         let (sender, live) = mpsc::unbounded_channel();
@@ -142,15 +145,16 @@ impl<'a> Local<'a> {
             keyring,
             live: Some(sender),
             owners: Some(Arc::new(access.clone())),
+            wall: Arc::clone(&wall),
             ..RuntimeConfig::new(store, registry, clock.clone())
         })
         .map_err(not_begun)?;
-        Ok(Self { context, runtime, who, access, clock, missing_agents, missing_tools, live })
+        Ok(Self { context, runtime, who, access, clock, wall, missing_agents, missing_tools, live })
     }
 
     /// Now.
     pub(crate) fn now(&self) -> Timestamp {
-        self.clock.now()
+        self.wall.now()
     }
 
     /// At least this role.

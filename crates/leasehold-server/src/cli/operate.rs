@@ -61,14 +61,17 @@ pub(crate) async fn worker(context: &Context, args: WorkerArgs, mut signals: Sig
         only,
         ..PoolConfig::default()
     };
-    let webhook = crate::webhook::start(&context.config, &local.runtime, local.clock.clone())?;
+    let webhook = crate::webhook::start(&context.config, &local.runtime, local.wall.clone())?;
     let mut stopping = false;
     let mut worked = Worked::default();
+    let mut untold = false;
     loop {
         let more = work(&local, config.clone(), &mut signals, &mut stopping).await?;
         let lost = more.executed.iter().any(|(_, ended)| ended.is_err());
         worked = Worked { executed: [worked.executed, more.executed].concat(), ..more };
-        let recorded = late_outcomes(&local.runtime, &mut signals).await == Late::Recorded;
+        let late = late_outcomes(&local.runtime, &mut signals).await;
+        let recorded = late == Late::Recorded;
+        untold |= late == Late::Lost;
         // What came into the record late, before the last look at the queue or since, may have put its run back there.
         if !drain || stopping || !(lost || recorded) {
             break;
@@ -86,6 +89,11 @@ pub(crate) async fn worker(context: &Context, args: WorkerArgs, mut signals: Sig
     }
     if let Some(why) = worked.failed.as_ref().filter(|_| drain) {
         return Err(Failure::refused(format!("not everything that is due was executed: {why}")));
+    }
+    if untold {
+        return Err(Failure::refused(
+            "what this process knows of a write is not on record: see the log, and `leasehold inbox`",
+        ));
     }
     match only {
         Some(run) if !worked.executed.iter().any(|(id, _)| *id == run) => Err(not_executed(&local, &worked, run).await?),

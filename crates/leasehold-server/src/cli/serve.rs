@@ -43,7 +43,7 @@ pub(crate) async fn serve(context: &Context, mut signals: Signals) -> Outcome {
         ConfigError::new(config.listen.origin.to_string(), what).mend("is another process there? choose another port")
     })?;
     let address = listener.local_addr()?;
-    let access = Arc::new(Access::new(Arc::clone(local.runtime.store()), Arc::clone(&local.clock) as _));
+    let access = Arc::new(Access::new(Arc::clone(local.runtime.store()), Arc::clone(&local.wall)));
     first_start(context, &access).await?;
     // What is only declared must not be called: who does not execute asks with what it has.
     let asking = match config.execute.value {
@@ -55,6 +55,7 @@ pub(crate) async fn serve(context: &Context, mut signals: Signals) -> Outcome {
         asking,
         live: std::mem::replace(&mut local.live, unbounded_channel().1),
         clock: Arc::clone(&local.clock),
+        wall: Arc::clone(&local.wall),
         access: Arc::clone(&access) as _,
         agents: agents(context, &local)?,
         tools: catalog::tools(config, local.runtime.registry(), &local.missing_tools)
@@ -75,7 +76,7 @@ pub(crate) async fn serve(context: &Context, mut signals: Signals) -> Outcome {
         tokio::spawn(async move { app.texts().forward().await })
     };
     let forget = tokio::spawn(forget(access));
-    let webhook = crate::webhook::start(&context.config, &local.runtime, Arc::clone(&local.clock) as _)?;
+    let webhook = crate::webhook::start(&context.config, &local.runtime, Arc::clone(&local.wall))?;
     let mut pool = config.execute.value.then(|| work(context, &local.runtime));
     let http = tokio::spawn(listen::serve(listener, app.router(), ending.clone()));
     terminal::note(format!("listening on http://{address}"));

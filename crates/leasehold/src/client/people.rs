@@ -333,8 +333,12 @@ impl Runtime {
             return self.resolved_before(row, &said).await;
         };
         let (mut note, mut asked) = (said.note, None);
-        // Not before it can be sure; the core refuses the resolution then anyway.
-        if said.outcome == ResolutionKind::NotLanded && fence.verifiable && fence.in_flight_until <= self.engine.now().wall {
+        if said.outcome == ResolutionKind::NotLanded && fence.verifiable {
+            // Not before it can be sure. Refused here and not left to the core, for whom the limit may have passed by then: the word
+            // would be taken without asking.
+            if self.engine.now().wall < fence.in_flight_until {
+                return Err(Rejection::TooEarly(fence.in_flight_until).into());
+            }
             let answer = match self.ask(&row, fence).await? {
                 Ok(Verified::Landed(result)) => return Err(OrderError::VerifiedLanded(result)),
                 Ok(Verified::Absent) => Asked::Absent,

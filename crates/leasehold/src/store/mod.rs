@@ -30,8 +30,10 @@ pub mod postgres;
 mod record;
 mod shape;
 pub mod sqlite;
+mod wall;
 
 pub use record::Record;
+pub use wall::StoreWall;
 
 use crate::run::{Charge, Claimer, Entry, LeaseId, LeaseTime, RunId, Snapshot, State, WriteId};
 use async_trait::async_trait;

@@ -6,6 +6,7 @@ use crate::{
     agent::{
         gate::Gate,
         owner::OwnerRight,
+        patience::within,
         registry::{AgentSpec, matches},
         tool::{Arguments, Tool, Verified, VerifyQuery, WriteAnswer, WriteTool},
     },
@@ -331,13 +332,13 @@ async fn call(tool: Arc<dyn WriteTool>, permit: WritePermit, arguments: Argument
     let task = tokio::spawn(async move {
         // The runtime may have been busy with something else for longer than the lease since the task was made.
         if permit.check().is_err() {
-            return Ok(WriteAnswer::NotStarted { why: OUT_OF_TRUST.into() });
+            return Some(WriteAnswer::NotStarted { why: OUT_OF_TRUST.into() });
         }
-        tokio::time::timeout(timeout, tool.call(permit, &arguments)).await
+        within(timeout, tool.call(permit, &arguments)).await
     });
     match task.await {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(_)) => WriteAnswer::Unknown { why: format!("the tool did not answer within {} s", timeout.as_secs_f32()) },
+        Ok(Some(answer)) => answer,
+        Ok(None) => WriteAnswer::Unknown { why: format!("the tool did not answer within {} s", timeout.as_secs_f32()) },
         Err(_) => WriteAnswer::Unknown { why: "the tool broke in the middle of the call".into() },
     }
 }
