@@ -407,7 +407,10 @@ async fn lists_go_on_where_they_stopped() {
     }
     assert_eq!(server.get("/runs?state=completed").await.is(200)["items"], json!([]));
     assert_eq!(
-        server.get("/runs?state=waiting_for_approval&agent=clerk&owner=user:admin").await.is(200)["items"].as_array().unwrap().len(),
+        server.get("/runs?state=waiting_for_approval&agent=clerk&owner=user:admin").await.is(200)["items"]
+            .as_array()
+            .unwrap()
+            .len(),
         5
     );
 }
