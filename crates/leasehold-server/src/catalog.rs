@@ -1,16 +1,13 @@
 //! What is configured and what of it can run in this process, as lines of a list: agents and tools.
 
 use crate::config::Config;
-use leasehold::agent::{
-    registry::{Registry, matches},
-    tool::Tool,
-};
-use serde::Serialize;
+use leasehold::agent::registry::{Registry, matches};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// An agent.
-#[derive(Clone, Debug, Serialize, utoipa::ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub(crate) struct AgentLine {
     pub(crate) name: String,
     /// Its model, as it is called in the record.
@@ -24,7 +21,7 @@ pub(crate) struct AgentLine {
 }
 
 /// A tool.
-#[derive(Clone, Debug, Serialize, utoipa::ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub(crate) struct ToolLine {
     pub(crate) name: String,
     /// Who provides it: `http`, `site`, ...
@@ -32,8 +29,8 @@ pub(crate) struct ToolLine {
     /// Where it goes, without secrets.
     pub(crate) endpoint: Option<String>,
     pub(crate) description: Option<String>,
-    pub(crate) effect: Option<&'static str>,
-    pub(crate) approval: Option<&'static str>,
+    pub(crate) effect: Option<String>,
+    pub(crate) approval: Option<String>,
     /// The agents that are offered it.
     pub(crate) agents: Vec<String>,
     /// The schema of its arguments.
@@ -64,45 +61,37 @@ pub(crate) fn agents(
 }
 
 /// The tools, by name, with what this process has of each.
-pub(crate) fn tools<'r>(
-    config: &Config,
-    registry: &'r Registry,
-    missing: &BTreeMap<String, String>,
-) -> Vec<(ToolLine, Option<&'r Tool>)> {
+pub(crate) fn tools(config: &Config, registry: &Registry, missing: &BTreeMap<String, String>) -> Vec<ToolLine> {
     let offered_to = |name: &str| -> Vec<String> {
         let offered = |tools: &[String]| tools.iter().any(|pattern| matches(pattern, name));
         config.agents.iter().filter(|agent| offered(&agent.tools)).map(|agent| agent.name.clone()).collect()
     };
     let present = registry.tools().map(|tool| {
         let spec = tool.spec();
-        let line = ToolLine {
+        ToolLine {
             name: spec.name.clone(),
             source: Some(spec.source.clone()),
             endpoint: Some(spec.endpoint.clone()),
             description: Some(spec.description.clone()),
-            effect: Some(tool.effect().as_str()),
-            approval: Some(tool.approval().as_str()),
+            effect: Some(tool.effect().as_str().to_owned()),
+            approval: Some(tool.approval().as_str().to_owned()),
             agents: offered_to(&spec.name),
             parameters: Some(spec.parameters.clone()),
             problem: None,
-        };
-        (line, Some(tool))
+        }
     });
-    let absent = missing.iter().map(|(name, why)| {
-        let line = ToolLine {
-            name: name.clone(),
-            source: Some("http".into()),
-            endpoint: None,
-            description: None,
-            effect: None,
-            approval: None,
-            agents: offered_to(name),
-            parameters: None,
-            problem: Some(why.clone()),
-        };
-        (line, None)
+    let absent = missing.iter().map(|(name, why)| ToolLine {
+        name: name.clone(),
+        source: Some("http".into()),
+        endpoint: None,
+        description: None,
+        effect: None,
+        approval: None,
+        agents: offered_to(name),
+        parameters: None,
+        problem: Some(why.clone()),
     });
     let mut lines: Vec<_> = present.chain(absent).collect();
-    lines.sort_by(|a, b| a.0.name.cmp(&b.0.name));
+    lines.sort_by(|a, b| a.name.cmp(&b.name));
     lines
 }

@@ -3,7 +3,6 @@
 // Only `terminal` prints, because only it makes text safe first.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-#[allow(dead_code, reason = "the pages will use sessions")]
 mod access;
 mod api;
 mod catalog;

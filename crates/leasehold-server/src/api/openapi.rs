@@ -70,7 +70,6 @@ pub(super) fn routes(app: &Arc<App>) -> Router {
     let short = OpenApiRouter::new()
         .routes(routes!(runs::list))
         .routes(routes!(runs::show_run))
-        .routes(routes!(decisions::input))
         .routes(routes!(orders::cancel))
         .routes(routes!(orders::resolve))
         .routes(routes!(orders::redrive))
@@ -80,8 +79,11 @@ pub(super) fn routes(app: &Arc<App>) -> Router {
         .routes(routes!(catalog::tools))
         .route_layer(bounded);
     // These stream or wait.
-    let long =
-        OpenApiRouter::new().routes(routes!(start::start)).routes(routes!(decisions::decide)).routes(routes!(events::events));
+    let long = OpenApiRouter::new()
+        .routes(routes!(start::start))
+        .routes(routes!(decisions::decide))
+        .routes(routes!(decisions::input))
+        .routes(routes!(events::events));
     let api = OpenApiRouter::with_openapi(Described::openapi())
         .nest("/api/v1", short.merge(long))
         .routes(routes!(health::healthz))

@@ -2,7 +2,7 @@
 
 use super::{Context, Exit, Outcome, setup};
 use crate::{
-    catalog,
+    catalog::{self, AgentLine},
     terminal::{self, Screen},
     wire::Page,
 };
@@ -15,6 +15,11 @@ pub(crate) fn agents(context: &Context) -> Outcome {
         terminal::print_json(&Page::whole(lines))?;
         return Ok(Exit::Done);
     }
+    print(&lines)
+}
+
+/// As a table.
+pub(super) fn print(lines: &[AgentLine]) -> Outcome {
     let rows: Vec<Vec<String>> = lines
         .iter()
         .map(|line| {

@@ -10,10 +10,10 @@ use crate::{
 use secrecy::{ExposeSecret as _, SecretString};
 
 /// The variable with the token.
-const TOKEN: &str = "LEASEHOLD_TOKEN";
+pub(super) const TOKEN: &str = "LEASEHOLD_TOKEN";
 
 /// A secret of the environment; none where it is empty.
-fn secret(name: &str) -> Option<SecretString> {
+pub(super) fn secret(name: &str) -> Option<SecretString> {
     env(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty()).map(SecretString::from)
 }
 

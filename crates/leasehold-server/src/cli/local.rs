@@ -21,7 +21,7 @@ use leasehold::{
     Details, Live, OrderError, Runtime, RuntimeConfig, StartError, Unserved,
     clock::{SystemClock, WallClock},
     limits,
-    run::{Backoff, Policy, Reason, Rejection, RunId, Snapshot, State},
+    run::{Backoff, Policy, Reason, RunId, Snapshot, State},
     store::{Listed, Store, StoreWall, Unavailable, postgres::PostgresStore, sqlite::SqliteStore},
     worker::Probe,
 };
@@ -259,7 +259,12 @@ impl<'a> Local<'a> {
 
 /// How a command ends that leaves a run in this state.
 pub(crate) fn exit_of(row: &Snapshot) -> Exit {
-    match (row.state, row.reason) {
+    exit_in(row.state, row.reason)
+}
+
+/// The same of a state and its reason.
+pub(crate) fn exit_in(state: State, reason: Option<Reason>) -> Exit {
+    match (state, reason) {
         (State::Completed | State::Queued | State::Running | State::Cancelling, _) => Exit::Done,
         (State::WaitingForApproval | State::WaitingForInput, _) | (State::Dead, Some(Reason::WriteInDoubt)) => Exit::Waits,
         (State::Failed | State::Cancelled | State::Dead, _) => Exit::Refused,
@@ -289,24 +294,37 @@ pub(super) fn not_begun(error: Unavailable) -> Failure {
 /// An order was not carried out.
 pub(crate) fn order(error: OrderError) -> Failure {
     match error {
-        OrderError::Refused(rejection) => Failure::refused(format!("{}: {rejection}{}", rejection.code(), mend(&rejection))),
+        OrderError::Refused(rejection) => {
+            Failure::refused(format!("{}: {rejection}{}", rejection.code(), mend(rejection.code())))
+        }
+        OrderError::InvalidFields(fields) => {
+            values_do_not_fit(fields.iter().map(|field| (field.pointer.as_str(), field.why.as_str())))
+        }
         OrderError::Unavailable(error) => unavailable(error),
-        landed @ OrderError::VerifiedLanded(_) => Failure::refused(format!(
-            "verified_landed: {landed}\n  nothing was changed; `leasehold resolve .. --landed` takes it for that"
-        )),
+        landed @ OrderError::VerifiedLanded(_) => {
+            Failure::refused(format!("verified_landed: {landed}{}", mend("verified_landed")))
+        }
         other => Failure::refused(other.to_string()),
     }
 }
 
+/// What is wrong with each value.
+pub(super) fn values_do_not_fit<'a>(fields: impl Iterator<Item = (&'a str, &'a str)>) -> Failure {
+    let lines = fields.map(|(pointer, why)| {
+        let place = if pointer.is_empty() { "the values" } else { pointer };
+        format!("\n  {place}: {why}")
+    });
+    Failure::usage(format!("invalid_input: the values do not fit; nothing was changed{}", lines.collect::<String>()))
+}
+
 /// What to do about a refusal.
-fn mend(rejection: &Rejection) -> &'static str {
-    match rejection {
-        Rejection::StaleTurn => {
-            "\n  nothing was changed; look again with `leasehold runs show` and decide about what waits now"
-        }
-        Rejection::NotWaiting(_) => "\n  nothing waits for a decision; `leasehold runs show` says what happened",
-        Rejection::StaleDoubt => "\n  nothing was changed; look again with `leasehold runs show`",
-        Rejection::TooEarly(_) => "\n  nothing was changed; look at the far side again after that time",
+pub(super) fn mend(code: &str) -> &'static str {
+    match code {
+        "stale_turn" => "\n  nothing was changed; look again with `leasehold runs show` and decide about what waits now",
+        "not_waiting" => "\n  nothing waits for a decision; `leasehold runs show` says what happened",
+        "stale_doubt" => "\n  nothing was changed; look again with `leasehold runs show`",
+        "too_early" => "\n  nothing was changed; look at the far side again after that time",
+        "verified_landed" => "\n  nothing was changed; `leasehold resolve .. --landed` takes it for that",
         _ => "\n  nothing was changed",
     }
 }

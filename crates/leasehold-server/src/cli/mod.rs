@@ -15,10 +15,12 @@ mod drill;
 mod identity;
 mod inbox;
 mod init;
+mod input;
 mod key;
 mod local;
 mod operate;
 mod probe;
+mod remote;
 mod resolve;
 mod run;
 mod runs;
@@ -60,7 +62,7 @@ struct Global {
     /// Print JSON
     #[arg(long, global = true)]
     json: bool,
-    /// The URL of a leasehold server (not in this version)
+    /// The URL of a leasehold server to ask instead of the store of this machine; its token is in LEASEHOLD_TOKEN
     #[arg(long, global = true, value_name = "URL", env = "LEASEHOLD_URL", hide_env_values = true)]
     server: Option<String>,
 }
@@ -88,6 +90,8 @@ enum Command {
     Approve(decide::ApproveArgs),
     /// Deny calls that wait for a person
     Deny(decide::DecideArgs),
+    /// Give the values that a call waits for
+    Input(input::InputArgs),
     /// Say what is true of a write in doubt
     Resolve(resolve::ResolveArgs),
     /// Make, list and revoke API tokens
@@ -210,10 +214,8 @@ fn wrong_use(error: &clap::Error) -> ExitCode {
 }
 
 fn execute(cli: Cli) -> Outcome {
-    if cli.global.server.as_ref().is_some_and(|url| !url.is_empty()) {
-        return Err(Failure::usage(
-            "remote mode is not in this version: leave --server and LEASEHOLD_URL out to use the store on this machine",
-        ));
+    if let Some(url) = cli.global.server.as_deref().filter(|url| !url.is_empty()) {
+        return block_on(remote::remote(url, cli.global.json, cli.command));
     }
     let context = || Context::load(&cli.global);
     match cli.command {
@@ -236,6 +238,7 @@ fn execute(cli: Cli) -> Outcome {
         Command::Inbox => block_on(inbox::inbox(&context()?)),
         Command::Approve(args) => block_on(decide::approve(&context()?, args)),
         Command::Deny(args) => block_on(decide::deny(&context()?, args)),
+        Command::Input(args) => block_on(input::input(&context()?, args)),
         Command::Resolve(args) => block_on(resolve::resolve(&context()?, args)),
         Command::Token(command) => block_on(token::token(&context()?, command)),
         Command::User(command) => block_on(user::user(&context()?, command)),

@@ -50,25 +50,25 @@ pub(crate) enum RunsCommand {
 pub(crate) struct ListArgs {
     /// Only runs in this state
     #[arg(long, value_parser = state_word)]
-    state: Option<State>,
+    pub(super) state: Option<State>,
     /// Only runs of this agent
     #[arg(long)]
-    agent: Option<String>,
+    pub(super) agent: Option<String>,
     /// Only runs of this owner
     #[arg(long)]
-    owner: Option<String>,
+    pub(super) owner: Option<String>,
     /// Only runs with this reason
     #[arg(long, value_parser = reason_word)]
-    reason: Option<Reason>,
+    pub(super) reason: Option<Reason>,
     /// Only runs made since then (RFC 3339)
     #[arg(long, value_name = "TIME")]
-    since: Option<Timestamp>,
+    pub(super) since: Option<Timestamp>,
     /// At most this many
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    limit: u32,
+    pub(super) limit: u32,
     /// Go on after this run, as `next_cursor` names it
     #[arg(long, value_name = "ID")]
-    cursor: Option<RunId>,
+    pub(super) cursor: Option<RunId>,
 }
 
 fn one_of<T: std::str::FromStr + Copy + Into<&'static str>>(word: &str, all: impl Iterator<Item = T>) -> Result<T, String> {
@@ -90,10 +90,10 @@ fn reason_word(word: &str) -> Result<Reason, String> {
 #[derive(Debug, clap::Args)]
 pub(crate) struct OrderArgs {
     /// The run: its id, or the end of it
-    run: String,
+    pub(super) run: String,
     /// Why; kept in the record
     #[arg(long, value_name = "T")]
-    note: Option<String>,
+    pub(super) note: Option<String>,
 }
 
 /// Executes a verb.
@@ -172,10 +172,7 @@ async fn follow(context: &Context, run: &str, after: Option<u64>) -> Outcome {
                 if context.json {
                     terminal::print_json(&Event::from(&entry))?;
                 } else {
-                    let mut screen = Screen::stdout();
-                    let head = format!("{:>4}  {}  ", entry.sequence, crate::render::clock(entry.at));
-                    screen.spans(&[span(Look::Faint, head), span(Look::Plain, words(&entry))]);
-                    screen.print()?;
+                    print_event(entry.sequence, entry.at, &words(&entry))?;
                 }
                 next = entry.sequence + 1;
             }
@@ -188,6 +185,15 @@ async fn follow(context: &Context, run: &str, after: Option<u64>) -> Outcome {
             heard = signals.next() => return Ok(if heard == Heard::Interrupt { Exit::Done } else { Exit::Refused }),
         }
     }
+}
+
+/// An event on a line.
+pub(super) fn print_event(sequence: u64, at: Timestamp, words: &str) -> Result<(), Failure> {
+    let mut screen = Screen::stdout();
+    let head = format!("{sequence:>4}  {}  ", crate::render::clock(at));
+    screen.spans(&[span(Look::Faint, head), span(Look::Plain, words)]);
+    screen.print()?;
+    Ok(())
 }
 
 /// Says how the run stands after an order, on one line.

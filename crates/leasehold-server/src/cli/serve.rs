@@ -58,11 +58,9 @@ pub(crate) async fn serve(context: &Context, mut signals: Signals) -> Outcome {
         wall: Arc::clone(&local.wall),
         access: Arc::clone(&access) as _,
         agents: agents(context, &local)?,
-        tools: catalog::tools(config, local.runtime.registry(), &local.missing_tools)
-            .into_iter()
-            .map(|(line, _)| line)
-            .collect(),
-        command: context.command.clone(),
+        tools: catalog::tools(config, local.runtime.registry(), &local.missing_tools),
+        // Whoever reads it is elsewhere, where this configuration is not.
+        command: "leasehold".into(),
         execute: config.execute.value,
         server: config.server.clone(),
         listen: address,

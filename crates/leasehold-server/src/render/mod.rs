@@ -3,6 +3,7 @@
 
 mod card;
 mod doubt;
+mod fields;
 mod lists;
 mod show;
 mod timeline;

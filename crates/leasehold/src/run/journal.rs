@@ -406,6 +406,17 @@ macro_rules! entries {
                 }
             }
 
+            /// Reads what [`Self::to_value`] made of an entry of that kind.
+            ///
+            /// # Errors
+            /// An unknown kind, or a value that is not of its kind.
+            pub fn from_value(kind: &str, value: &Value) -> Result<Self, DecodeError> {
+                let mut bytes = vec![FORMAT_JSON];
+                // A JSON value in memory has no failing case.
+                serde_json::to_writer(&mut bytes, value).ok();
+                Self::decode(kind, &bytes)
+            }
+
             /// The stored form: format tag, then JSON.
             pub fn encode(&self) -> Vec<u8> {
                 if let Self::Sealed(_, envelope) = self {
