@@ -3,10 +3,15 @@
 // Only `terminal` prints, because only it makes text safe first.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod access;
+mod api;
+mod catalog;
 mod cli;
 mod config;
+mod keyring;
 mod render;
 mod terminal;
+mod webhook;
 mod wire;
 
 fn main() -> std::process::ExitCode {

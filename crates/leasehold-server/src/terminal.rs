@@ -98,7 +98,11 @@ impl fmt::Display for Safe {
 
 /// JSON on one line with every hidden character escaped.
 pub(crate) fn safe_json(value: &impl serde::Serialize) -> Result<String, serde_json::Error> {
-    let json = serde_json::to_string(value)?;
+    Ok(escaped(&serde_json::to_string(value)?))
+}
+
+/// JSON without line ends between its values, with every hidden character escaped.
+fn escaped(json: &str) -> String {
     let mut safe = String::with_capacity(json.len());
     for c in json.chars() {
         // Outside of strings JSON is ASCII without controls, so a hidden character is inside of one.
@@ -111,7 +115,7 @@ pub(crate) fn safe_json(value: &impl serde::Serialize) -> Result<String, serde_j
             safe.push(c);
         }
     }
-    Ok(safe)
+    safe
 }
 
 /// How a piece of a line looks.
@@ -325,7 +329,7 @@ impl Screen {
             table.add_row(row.iter().map(|cell| Safe::line(cell).0));
         }
         // An id that is cut cannot be copied.
-        for (index, _) in heads.iter().enumerate().filter(|(_, head)| **head == "run") {
+        for (index, _) in heads.iter().enumerate().filter(|(_, head)| ["run", "token"].contains(*head)) {
             if let Some(column) = table.column_mut(index) {
                 column.set_constraint(comfy_table::ColumnConstraint::ContentWidth);
             }
@@ -338,7 +342,6 @@ impl Screen {
     }
 
     /// What was collected.
-    #[cfg(test)]
     pub(crate) fn into_text(self) -> String {
         self.out
     }
@@ -362,6 +365,16 @@ pub(crate) fn print_json(value: &impl serde::Serialize) -> io::Result<()> {
     let mut json = safe_json(value).map_err(io::Error::other)?;
     json.push('\n');
     write_all(&mut io::stdout().lock(), &json)
+}
+
+/// Prints JSON of somebody else as it is written, on one line.
+pub(crate) fn print_json_text(json: &str) -> io::Result<()> {
+    let value: serde_json::Value = serde_json::from_str(json).map_err(io::Error::other)?;
+    // A line end between its values would end the line.
+    let written = json.contains(['\n', '\r', '\t']).then(|| safe_json(&value)).transpose();
+    let mut safe = written.map_err(io::Error::other)?.unwrap_or_else(|| escaped(json));
+    safe.push('\n');
+    write_all(&mut io::stdout().lock(), &safe)
 }
 
 /// Says something on standard error.

@@ -4,15 +4,16 @@
 use crate::render::Subject;
 use jiff::Timestamp;
 use leasehold::{
+    InboxKind,
     clock::BootClock,
-    run::{self, CardCall, Entry, EntryBody, LeaseTime, OpenCall, Outcome, Snapshot, State, WaitKind, body},
+    run::{self, CardCall, Entry, EntryBody, LeaseTime, OpenCall, Outcome, PrincipalKind, Snapshot, State, WaitKind, body},
     store::{Listed, postgres::CLOCK},
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 /// A page of a list.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct Page<T> {
     pub(crate) items: Vec<T>,
     pub(crate) next_cursor: Option<String>,
@@ -26,7 +27,7 @@ impl<T> Page<T> {
 }
 
 /// The write in flight.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct Fence {
     tool: String,
     call_id: String,
@@ -36,21 +37,26 @@ pub(crate) struct Fence {
     attempt: u32,
     repeat: bool,
     verifiable: bool,
+    #[schema(value_type = String, format = DateTime)]
     stamped_at: Timestamp,
 }
 
 /// What a person needs to know to settle a write in doubt.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct Doubt {
     tool: String,
     call_id: String,
+    #[schema(value_type = Object)]
     arguments: Map<String, Value>,
     idempotency_key: String,
     endpoint: Option<String>,
+    #[schema(value_type = String, format = DateTime)]
     stamped_at: Timestamp,
     stamped_by: Option<String>,
     /// Until when the last renewal of its process held; none where that process itself said that it does not know.
+    #[schema(value_type = Option<String>, format = DateTime)]
     last_renewal_held_until: Option<Timestamp>,
+    #[schema(value_type = String, format = DateTime)]
     in_flight_until: Timestamp,
     may_still_be_in_flight: bool,
     why: String,
@@ -59,8 +65,9 @@ pub(crate) struct Doubt {
 }
 
 /// What a former holder says.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct Evidence {
+    #[schema(value_type = String, format = DateTime)]
     at: Timestamp,
     epoch: u64,
     answer: &'static str,
@@ -100,11 +107,12 @@ pub(crate) fn how_to_check(fence: &run::Fence) -> String {
 }
 
 /// A call on the card.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct WaitingCall {
     pub(crate) id: String,
     pub(crate) tool: String,
     source: String,
+    #[schema(value_type = Object)]
     arguments: Map<String, Value>,
     effect: &'static str,
     needs_approval: bool,
@@ -114,10 +122,11 @@ pub(crate) struct WaitingCall {
 }
 
 /// What a person is asked.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct Waiting {
     kind: &'static str,
     pub(crate) turn_digest: String,
+    #[schema(value_type = Option<String>, format = DateTime)]
     deadline: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     schema: Option<Value>,
@@ -125,20 +134,35 @@ pub(crate) struct Waiting {
 }
 
 /// What a person decided about one call.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct Decision {
     call_id: String,
     decision: &'static str,
     reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
     arguments: Option<Map<String, Value>>,
     by: String,
+    /// `self`: who is behind the run; `second_person`: somebody else; `unknown`: a machine, or nobody that is known.
+    attribution: &'static str,
+    /// How they showed who they are: `local`, `token:<id>`, `session:<id>`.
+    method: Option<String>,
+    #[schema(value_type = String, format = DateTime)]
     at: Timestamp,
     turn_digest: String,
 }
 
+/// Who decided, beside who is behind the run.
+fn attribution(by: &run::Principal, initiator: &str) -> &'static str {
+    match by.kind {
+        PrincipalKind::Machine => "unknown",
+        PrincipalKind::Person if by.id == initiator => "self",
+        PrincipalKind::Person => "second_person",
+    }
+}
+
 /// Totals.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct Usage {
     input_tokens: u64,
     output_tokens: u64,
@@ -146,14 +170,14 @@ pub(crate) struct Usage {
 }
 
 /// Why it did not complete.
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub(crate) struct RunError {
     pub(crate) code: String,
     pub(crate) detail: String,
 }
 
 /// A run, as `GET /runs/{id}` answers.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct Run {
     pub(crate) id: String,
     agent: String,
@@ -163,8 +187,11 @@ pub(crate) struct Run {
     recovery: &'static str,
     owner: String,
     initiator: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    team: Option<String>,
     holder: Option<String>,
     epoch: u64,
+    #[schema(value_type = Option<String>, format = DateTime)]
     lease_expires_at: Option<Timestamp>,
     cancel_requested: bool,
     fence: Option<Fence>,
@@ -179,9 +206,13 @@ pub(crate) struct Run {
     cost: f64,
     requeues: u32,
     pub(crate) error: Option<RunError>,
+    #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
+    #[schema(value_type = Option<String>, format = DateTime)]
     started_at: Option<Timestamp>,
+    #[schema(value_type = Option<String>, format = DateTime)]
     finished_at: Option<Timestamp>,
+    #[schema(value_type = Object)]
     metadata: Map<String, Value>,
 }
 
@@ -290,7 +321,7 @@ fn waiting(row: &Snapshot, entries: &[Entry]) -> Option<Waiting> {
     })
 }
 
-fn decisions(entries: &[Entry]) -> Vec<Decision> {
+fn decisions(initiator: &str, entries: &[Entry]) -> Vec<Decision> {
     let mut all = Vec::new();
     for entry in entries {
         let EntryBody::Approval(approval) = &entry.body else { continue };
@@ -301,6 +332,8 @@ fn decisions(entries: &[Entry]) -> Vec<Decision> {
                 reason: call.reason.clone(),
                 arguments: call.arguments.clone(),
                 by: approval.by.id.clone(),
+                attribution: attribution(&approval.by, initiator),
+                method: approval.by.method.clone(),
                 at: entry.at,
                 turn_digest: approval.digest.clone(),
             });
@@ -327,6 +360,7 @@ impl Run {
             recovery: row.recovery.as_str(),
             owner: row.owner.clone(),
             initiator: row.initiator.clone(),
+            team: row.team.clone(),
             holder: row.lease.as_ref().map(|lease| lease.holder.clone()),
             epoch: row.epoch,
             lease_expires_at: row.lease.as_ref().and_then(|lease| lease_end(&lease.expires_at, boot, now)),
@@ -344,7 +378,7 @@ impl Run {
             }),
             doubt: doubt(subject),
             waiting: waiting(row, entries),
-            decisions: decisions(entries),
+            decisions: decisions(&row.initiator, entries),
             output: end.as_ref().and_then(|end| end.output.clone()),
             truncated: end.is_some_and(|end| end.truncated),
             rounds: row.rounds,
@@ -370,11 +404,12 @@ pub(crate) fn dollars(nano: u64) -> f64 {
 }
 
 /// A line of a list: what is known without reading the run's content.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct RunLine {
     pub(crate) id: String,
     agent: String,
     owner: String,
+    team: Option<String>,
     state: String,
     reason: Option<String>,
     holder: Option<String>,
@@ -383,12 +418,14 @@ pub(crate) struct RunLine {
     fence: Option<FenceLine>,
     duplicates: u32,
     contradictions: u32,
+    #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
+    #[schema(value_type = String, format = DateTime)]
     since: Timestamp,
 }
 
 /// The tool of a standing fence.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, utoipa::ToSchema)]
 struct FenceLine {
     tool: String,
 }
@@ -399,6 +436,7 @@ impl From<&Listed> for RunLine {
             id: listed.id.to_string(),
             agent: listed.agent.clone(),
             owner: listed.owner.clone(),
+            team: listed.team.clone(),
             state: listed.state.clone(),
             reason: listed.reason.clone(),
             holder: listed.holder.clone(),
@@ -414,13 +452,16 @@ impl From<&Listed> for RunLine {
 }
 
 /// An entry of a run's journal.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct Event {
     sequence: u64,
+    /// What happened.
     kind: &'static str,
+    #[schema(value_type = String, format = DateTime)]
     at: Timestamp,
     epoch: u64,
     holder: Option<String>,
+    #[schema(value_type = Object)]
     payload: Value,
 }
 
@@ -434,5 +475,35 @@ impl From<&Entry> for Event {
             holder: entry.holder.clone(),
             payload: entry.body.to_value(),
         }
+    }
+}
+
+/// An item of the inbox.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(crate) struct InboxItem {
+    /// `in_doubt`, `approval`, `input`, `duplicate`, `contradicted` or `dead`.
+    kind: &'static str,
+    run: InboxRun,
+    /// Why the run is not shown whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unreadable: Option<String>,
+}
+
+/// The whole run where it can be read, its plain columns where not: one unreadable row hides no other.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[serde(untagged)]
+enum InboxRun {
+    Whole(Box<Run>),
+    Line(Box<RunLine>),
+}
+
+impl InboxItem {
+    /// Of a row, and of the run as far as it could be read.
+    pub(crate) fn new(kind: InboxKind, listed: &Listed, read: Result<Subject<'_>, String>, unreadable: Option<String>) -> Self {
+        let (run, unreadable) = match (read, unreadable) {
+            (Ok(subject), None) => (InboxRun::Whole(Box::new(Run::new(&subject))), None),
+            (Ok(_), Some(why)) | (Err(why), _) => (InboxRun::Line(Box::new(listed.into())), Some(why)),
+        };
+        Self { kind: kind.as_str(), run, unreadable }
     }
 }

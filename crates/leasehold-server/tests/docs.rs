@@ -314,12 +314,39 @@ fn every_key_and_every_variable_is_in_the_reference() {
         // These two are of the error that stands beside the structs.
         missing.extend(keys.into_iter().filter(|key| !["key", "why"].contains(&key.as_str()) && !words.contains(key.as_str())));
     }
-    let readers =
-        read("crates/leasehold-server/src/config/effective.rs") + &read("crates/leasehold-server/src/config/check.rs");
+    let readers: String = ["effective", "check", "server"]
+        .iter()
+        .map(|name| read(&format!("crates/leasehold-server/src/config/{name}.rs")))
+        .collect();
     let variables: Vec<&str> = readers.split('"').filter(|t| t.starts_with("LEASEHOLD_")).collect();
     assert!(variables.len() > 8, "the variables are not found any more");
     missing.extend(variables.into_iter().filter(|v| !words.contains(v)).map(str::to_owned));
     assert!(missing.is_empty(), "not in docs/configuration.md: {missing:?}");
+}
+
+/// The codes that a source gives its problems: the word behind a status.
+fn codes(source: &str) -> impl Iterator<Item = String> {
+    source.split("StatusCode::").skip(1).filter_map(|rest| {
+        let rest = rest.trim_start_matches(|c: char| c.is_ascii_uppercase() || c == '_').strip_prefix(',')?;
+        let word = rest.trim_start().strip_prefix('"')?.split('"').next()?;
+        Some(word.to_owned())
+    })
+}
+
+#[test]
+fn every_code_of_the_api_is_on_the_page_of_errors() {
+    let page = read("docs/errors.md");
+    let headings = page.lines().filter_map(|line| line.strip_prefix("### "));
+    let known: BTreeSet<&str> = page.split('`').skip(1).step_by(2).chain(headings).collect();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/api");
+    let sources: Vec<String> = fs::read_dir(folder)
+        .expect("a folder")
+        .map(|entry| fs::read_to_string(entry.expect("an entry").path()).expect("a source"))
+        .collect();
+    let codes: BTreeSet<String> = sources.iter().flat_map(|source| codes(source)).collect();
+    assert!(codes.len() > 15, "the codes are not found any more: {codes:?}");
+    let missing: Vec<&String> = codes.iter().filter(|code| !known.contains(code.as_str())).collect();
+    assert!(missing.is_empty(), "not in docs/errors.md: {missing:?}");
 }
 
 #[test]

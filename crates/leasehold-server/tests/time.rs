@@ -6,10 +6,10 @@
 mod hours;
 
 use hours::{PATIENCE, TTL, in_doubt, keeps, ledger, on_a_database, on_a_file, untroubled, wall_clock, worker, worker_by};
-use leasehold::run::{EntryBody, State};
+use leasehold::run::{EntryBody, RunId, State};
 use leasehold_testkit::{
     far_side::{FarSide, Then},
-    home::{Home, Ledger},
+    home::{APPEND_ONCE, Home, Ledger},
 };
 use std::{
     collections::BTreeSet,
@@ -38,19 +38,89 @@ async fn wrong_wall_clocks(home: Home) {
     holder.kill();
     home.until(id, "in doubt", in_doubt).await;
     assert_eq!(far.arrived().len(), 1);
-    // The clocks were as wrong as they were meant to be.
-    let wrong_by = |kind: &str, journal: &[leasehold::run::Entry]| {
-        let at = journal.iter().find(|e| e.body.kind() == kind).expect("is there").at;
-        at.duration_since(jiff::Timestamp::now()).as_secs()
-    };
+    // The record knows one time, by whichever process.
     let journal = home.journal(id).await;
-    assert!((WRONG_S - 120..=WRONG_S).contains(&wrong_by("segment_opened", &journal)), "{journal:?}");
-    assert!((WRONG_S - 120..=WRONG_S).contains(&wrong_by("lease_expired", &journal)), "{journal:?}");
+    let at = |kind: &str| journal.iter().find(|e| e.body.kind() == kind).expect("is there").at;
+    let lasted = at("lease_expired").duration_since(at("write_stamped")).as_secs();
+    assert!((0..60).contains(&lasted), "{journal:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn wall_clocks_ten_minutes_apart_and_stepping_steal_no_live_lease_and_keep_no_dead_one() {
     tokio::join!(wrong_wall_clocks(on_a_file()), wrong_wall_clocks(on_a_database().await));
+}
+
+/// What `date` says in a process that goes by this clock, in seconds from the truth.
+fn wrong_by(clock: &leasehold_testkit::wall_clock::WallClock) -> i64 {
+    let ran = Command::new("date").arg("+%s").envs(clock.environment()).output().unwrap();
+    let said: i64 = String::from_utf8_lossy(&ran.stdout).trim().parse().unwrap_or_else(|e| panic!("{e}: {ran:?}"));
+    said - jiff::Timestamp::now().as_second()
+}
+
+async fn limits_of_another_clock(home: Home, wrong: i64) {
+    let far = FarSide::start().await.unwrap();
+    home.ledger(&far, Ledger { effect: "non_idempotent_write", approval: "none", timeout: "60s" }, APPEND_ONCE);
+    far.then([Then::Hold]);
+    let clock = wall_clock(wrong).await;
+    assert!((wrong_by(&clock) - wrong).abs() < 60, "the clock is as wrong as it is meant to be");
+    // The first process on the store has the right time, the one that writes has not.
+    assert_eq!(home.run(&["inbox"]).await.code(), 0);
+    let environment = clock.environment();
+    let environment: Vec<(&str, &str)> = environment.iter().map(|(name, value)| (name.as_ref(), value.as_ref())).collect();
+    let queued = home.run_with(&["run", "--queue", "append a line"], &environment).await;
+    assert_eq!(queued.code(), 0, "{queued}");
+    let id: RunId = queued.stdout().trim().parse().unwrap();
+    let mut holder = worker_by(&home, &clock);
+    far.wait_for(1).await;
+    holder.kill();
+    // It was due at once, though its caller's clock may be ahead of the worker's; and now it is in doubt.
+    let _other = worker(&home);
+    let row = home.until(id, "in doubt", in_doubt).await;
+    let left = row.fence.unwrap().in_flight_until.duration_since(jiff::Timestamp::now()).as_secs();
+    assert!((30..=60).contains(&left), "it may be on its way for {left} s more");
+    let early = home.run(&["resolve", &id.to_string(), "--call", "t1c0", "--not-landed"]).await;
+    assert!(early.code() == 1 && early.stderr().contains("too_early"), "{early}");
+    assert_eq!(far.arrived().len(), 1);
+    let again = home.run(&["run", "--queue", "append a line"]).await;
+    let id = again.stdout().trim().parse().unwrap();
+    far.release();
+    home.until(id, "completed", |row| row.state == State::Completed).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_time_limit_means_the_same_to_processes_whose_wall_clocks_differ_by_ten_minutes() {
+    for wrong in [WRONG_S, -WRONG_S] {
+        tokio::join!(limits_of_another_clock(on_a_file(), wrong), async {
+            limits_of_another_clock(on_a_database().await, wrong).await;
+        });
+    }
+}
+
+/// A worker that stands still in its tool past the tool's own time limit, with the answer in its socket.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_came_while_its_process_stood_still_is_heard_when_it_goes_on() {
+    for home in [on_a_file(), on_a_database().await] {
+        let far = FarSide::start().await.unwrap();
+        home.ledger(&far, Ledger { effect: "non_idempotent_write", approval: "none", timeout: "3s" }, APPEND_ONCE);
+        far.then([Then::Hold]);
+        let id = home.enqueue().await;
+        let paused = worker(&home);
+        far.wait_for(1).await;
+        let renewed = home.row(id).await.lease;
+        home.until(id, "renewed", |row| row.lease != renewed).await;
+        paused.signal("STOP");
+        far.release();
+        let _other = worker(&home);
+        let row = home.until(id, "in doubt", in_doubt).await;
+        let limit = row.fence.unwrap().in_flight_until;
+        while jiff::Timestamp::now() < limit {
+            // The limit is wall time, and gives no signal.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        paused.signal("CONT");
+        home.until(id, "completed", |row| row.state == State::Completed).await;
+        assert_eq!(far.arrived().len(), 1);
+    }
 }
 
 async fn slow_tool(home: Home) {

@@ -32,12 +32,12 @@ async fn wrong_use_ends_with_two() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn remote_mode_is_refused_clearly_also_from_the_environment() {
+async fn a_server_is_not_asked_without_a_token() {
     let dir = tempfile::tempdir().unwrap();
     let mut asked = command(dir.path(), &["inbox"]);
     asked.env("LEASEHOLD_URL", "https://leasehold.example");
     let said = said(asked).await.exits(2);
-    assert!(said.err.contains("remote mode is not in this version"), "{said:?}");
+    assert!(said.err.contains("set LEASEHOLD_TOKEN"), "{said:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

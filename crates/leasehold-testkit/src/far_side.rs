@@ -50,6 +50,10 @@ pub enum Then {
     Json(String),
     /// Answers with a redirect to there.
     Redirect(String),
+    /// Answers 301 with a redirect to there.
+    MovedTo(String),
+    /// Answers 503 and wants to be left alone for so many seconds.
+    RetryAfter(u32),
     /// Breaks the connection without an answer.
     HangUp,
     /// Stays silent until [`FarSide::release`].
@@ -74,10 +78,18 @@ impl FarSide {
     /// # Errors
     /// No port.
     pub async fn start() -> std::io::Result<Self> {
+        Self::start_on(0).await
+    }
+
+    /// The same on a port of loopback, as one that was away and comes back.
+    ///
+    /// # Errors
+    /// The port is taken.
+    pub async fn start_on(port: u16) -> std::io::Result<Self> {
         let shared =
             Arc::new(Shared { arrived: watch::Sender::new(Vec::new()), then: Mutex::default(), released: Notify::new() });
         let router = Router::new().fallback(handle).with_state(Arc::clone(&shared));
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await?;
         let address = listener.local_addr()?;
         tokio::spawn(async move { axum::serve(listener, router).await });
         Ok(Self { shared, address })
@@ -125,6 +137,10 @@ async fn handle(State(shared): State<Arc<Shared>>, method: Method, uri: Uri, hea
         }
         Some(Then::Json(text)) => ([("content-type", "application/json")], text).into_response(),
         Some(Then::Redirect(to)) => (StatusCode::FOUND, [("location", to)], "moved").into_response(),
+        Some(Then::MovedTo(to)) => (StatusCode::MOVED_PERMANENTLY, [("location", to)], "moved").into_response(),
+        Some(Then::RetryAfter(seconds)) => {
+            (StatusCode::SERVICE_UNAVAILABLE, [("retry-after", seconds.to_string())], "busy").into_response()
+        }
         // A handler that unwinds takes its connection with it; nothing is printed.
         Some(Then::HangUp) => std::panic::resume_unwind(Box::new(())),
         Some(Then::Hold) => {

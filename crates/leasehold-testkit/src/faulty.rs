@@ -5,8 +5,8 @@ use jiff::Timestamp;
 use leasehold::{
     run::{Claimer, Entry, LeaseTime, RunId, Snapshot},
     store::{
-        Answer, Choose, Chosen, Filter, Held, Insert, Inserted, Lapsed, Listed, Look, ReadError, Renewer, Store, Unavailable,
-        Wanted, Write,
+        Answer, Choose, Chosen, Filter, Held, Insert, Inserted, Lapsed, Listed, Look, ReadError, Record, Renewer, Store,
+        Unavailable, Wanted, Write,
     },
 };
 use std::{
@@ -33,6 +33,10 @@ pub enum Op {
     Query,
     /// [`Store::announce`].
     Announce,
+    /// [`Store::record`] and [`Store::records`].
+    Record,
+    /// [`Store::put_records`] and [`Store::remove_record`].
+    PutRecords,
     /// [`Renewer::renew`].
     Renew,
     /// [`Renewer::look`].
@@ -266,6 +270,12 @@ impl Store for FaultyStore {
     async fn overdue(&self, now: Timestamp, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>, Unavailable> {
         self.through(Op::Query, None, self.inner.overdue(now, after, limit)).await
     }
+    async fn untold(&self, since: Timestamp, limit: usize) -> Result<Vec<(RunId, Timestamp)>, Unavailable> {
+        self.through(Op::Query, None, self.inner.untold(since, limit)).await
+    }
+    async fn told(&self, id: RunId, finished_at: Timestamp) -> Result<(), Unavailable> {
+        self.through(Op::PutRecords, None, self.inner.told(id, finished_at)).await
+    }
     async fn find(&self, suffix: &str) -> Result<Vec<RunId>, Unavailable> {
         self.through(Op::Query, None, self.inner.find(suffix)).await
     }
@@ -274,6 +284,18 @@ impl Store for FaultyStore {
     }
     async fn workers(&self) -> Result<Vec<Claimer>, Unavailable> {
         self.through(Op::Query, None, self.inner.workers()).await
+    }
+    async fn record(&self, kind: &str, key: &str) -> Result<Option<Record>, Unavailable> {
+        self.through(Op::Record, None, self.inner.record(kind, key)).await
+    }
+    async fn records(&self, kind: &str, after: Option<&str>, limit: usize) -> Result<Vec<Record>, Unavailable> {
+        self.through(Op::Record, None, self.inner.records(kind, after, limit)).await
+    }
+    async fn put_records(&self, records: Vec<Record>) -> Result<bool, Unavailable> {
+        self.through(Op::PutRecords, None, self.inner.put_records(records)).await
+    }
+    async fn remove_record(&self, kind: &str, key: &str, version: u64) -> Result<bool, Unavailable> {
+        self.through(Op::PutRecords, None, self.inner.remove_record(kind, key, version)).await
     }
     fn renewer(&self) -> Result<Box<dyn Renewer>, Unavailable> {
         Ok(Box::new(FaultyRenewer { inner: self.inner.renewer()?, faults: Arc::clone(&self.faults) }))

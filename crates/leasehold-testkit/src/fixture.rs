@@ -4,8 +4,9 @@
 use jiff::Timestamp;
 use leasehold::{
     run::{
-        CallId, CallVerdict, Effect, Entry, EntryBody, Fence, LateAnswer, Lease, LeaseId, LeaseTime, Mode, OnExpiry, OpenCall,
-        OpenTurn, Outcome, Principal, Reason, Recovery, RunId, SegmentKind, Snapshot, Stamp, State, Usage, Via, WriteId, body,
+        CallId, CallVerdict, Chain, Effect, Entry, EntryBody, Fence, Hash256, LateAnswer, Lease, LeaseId, LeaseTime, Mode,
+        OnExpiry, OpenCall, OpenTurn, Outcome, Principal, Reason, Recovery, RunId, SegmentKind, Snapshot, Stamp, State, Usage,
+        Via, WriteId, body,
     },
     store::{ExpiryGuard, Guard, Insert, LeaseOp, Write},
 };
@@ -31,6 +32,7 @@ pub fn queued(agent: &str) -> Snapshot {
         agent: agent.into(),
         owner: "ada".into(),
         initiator: "ada".into(),
+        team: None,
         mode: Mode::Queue,
         state: State::Queued,
         reason: None,
@@ -52,6 +54,7 @@ pub fn queued(agent: &str) -> Snapshot {
         usage: Usage::default(),
         duplicates: 0,
         contradictions: 0,
+        chain: None,
         created_at: at(0),
         started_at: None,
         finished_at: None,
@@ -157,6 +160,7 @@ pub fn full() -> Snapshot {
         agent: text(),
         owner: text(),
         initiator: text(),
+        team: Some(text()),
         mode: Mode::Wait,
         state: State::Cancelling,
         reason: None,
@@ -198,6 +202,7 @@ pub fn full() -> Snapshot {
         usage: Usage { input_tokens: 1, output_tokens: 2, cached_tokens: 3, cost_nano_usd: i64::MAX.unsigned_abs() },
         duplicates: 2,
         contradictions: 3,
+        chain: Some(Chain { salt: Hash256([1; 32]), head: Hash256([254; 32]) }),
         created_at: at(3),
         started_at: Some(at(4)),
         finished_at: Some(at(5)),
@@ -209,7 +214,15 @@ pub fn full() -> Snapshot {
 pub fn entry(sequence: u64, text: &str) -> Entry {
     let by = Principal::person(text);
     let body = EntryBody::CancelRequested(body::By { by, note: Some(text.into()) });
-    Entry { sequence, at: at(7), epoch: 1, holder: Some(text.into()), write_id: WriteId::random(), body }
+    Entry {
+        sequence,
+        at: at(7),
+        epoch: 1,
+        holder: Some(text.into()),
+        write_id: WriteId::random(),
+        mac: Some(Hash256([3; 32])),
+        body,
+    }
 }
 
 /// An entry that carries a result of this many bytes.
@@ -246,7 +259,7 @@ pub fn record(row: &Snapshot, text: &str) -> Write {
     let next = Snapshot { sequence: row.sequence + 1, rounds: row.rounds.wrapping_add(1), ..row.clone() };
     let lease = if row.lease.is_some() { LeaseOp::Extend(TTL) } else { LeaseOp::Keep };
     let entries = vec![Entry { write_id, ..entry(row.sequence, text) }];
-    Write { write_id, guard: guard(row), next, lease, entries }
+    Write { write_id, guard: guard(row), next, lease, entries, charges: Vec::new() }
 }
 
 /// A change by somebody else: the lease stays.

@@ -147,9 +147,16 @@ timeout = "{}"
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        for variable in
-            ["LEASEHOLD_CONFIG", "LEASEHOLD_URL", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "PGPASSWORD"]
-        {
+        for variable in [
+            "LEASEHOLD_CONFIG",
+            "LEASEHOLD_URL",
+            "LEASEHOLD_TOKEN",
+            "LEASEHOLD_ADMIN_TOKEN",
+            "OPENAI_API_KEY",
+            "ANTHROPIC_API_KEY",
+            "GEMINI_API_KEY",
+            "PGPASSWORD",
+        ] {
             command.env_remove(variable);
         }
         command

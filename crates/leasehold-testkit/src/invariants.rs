@@ -1,6 +1,9 @@
 //! What holds of every journal, whatever happened: counted from its entries, and compared with the row.
 
-use leasehold::run::{CallId, Effect, Entry, EntryBody, Outcome, ResolutionKind, Snapshot, State};
+use leasehold::run::{
+    CallId, Effect, Entry, EntryBody, Outcome, ResolutionKind, Snapshot, State,
+    chain::{self, ChainError},
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Default)]
@@ -34,7 +37,11 @@ pub fn journal(row: &Snapshot, entries: &[Entry]) -> Result<(), String> {
         books.epoch = entry.epoch;
         books.take(&entry.body).map_err(told)?;
     }
-    books.at_the_end(row, entries.len() as u64)
+    books.at_the_end(row, entries.len() as u64)?;
+    match chain::verify(row.chain.as_ref(), entries, &[]) {
+        Ok(_) | Err(ChainError::None) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 impl Books {

@@ -6,6 +6,7 @@ use leasehold::{
     Decided, Decision, Execution, Runtime, RuntimeConfig, StartRun,
     agent::{
         model::{Message, Model, ModelError, ModelRequest, Reply, scripted::ScriptedModel},
+        owner::Owners,
         registry::{AgentSpec, Registry},
         tool::{
             Approval, Arguments, Preview, Previewed, ReadAnswer, ReadTool, Tool, ToolSpec, Verified, Verify, VerifyQuery,
@@ -15,6 +16,7 @@ use leasehold::{
     client::Executed,
     clock::ManualClock,
     run::{Backoff, Entry, OpenTurn, Policy, Principal, RunId, Snapshot, Story},
+    seal::Keyring,
     store::{Store, memory::MemoryStore},
     worker::Probe,
 };
@@ -85,6 +87,7 @@ pub struct RecordedWrite {
 /// A spec with a schema that takes `{"text": string}` and nothing else.
 pub fn spec(name: &str) -> ToolSpec {
     ToolSpec {
+        input: None,
         name: name.to_owned(),
         description: format!("test tool {name}"),
         parameters: serde_json::json!({
@@ -298,6 +301,8 @@ pub struct WorldBuilder {
     ttl: Duration,
     policy: Policy,
     probe: Option<Arc<dyn Probe>>,
+    keyring: Option<Arc<Keyring>>,
+    owners: Option<Arc<dyn Owners>>,
     agent: Box<dyn FnOnce(AgentSpec) -> AgentSpec + Send>,
 }
 
@@ -316,6 +321,8 @@ impl World {
                 backoff: Backoff { initial: Duration::from_secs(5), factor: 2.0, max: Duration::from_secs(600), jitter: false },
             },
             probe: None,
+            keyring: None,
+            owners: None,
             agent: Box::new(|agent| agent),
         }
     }
@@ -477,6 +484,16 @@ impl WorldBuilder {
         self.policy = policy;
         self
     }
+    /// With sealed payloads.
+    pub fn keyring(mut self, keyring: &Arc<Keyring>) -> Self {
+        self.keyring = Some(Arc::clone(keyring));
+        self
+    }
+    /// With accounts.
+    pub fn owners(mut self, owners: Arc<dyn Owners>) -> Self {
+        self.owners = Some(owners);
+        self
+    }
     /// With a probe.
     pub fn probe(mut self, probe: Arc<dyn Probe>) -> Self {
         self.probe = Some(probe);
@@ -506,6 +523,8 @@ impl WorldBuilder {
         }
         let store = self.store.unwrap_or_else(|| MemoryStore::new(Arc::clone(&self.clock) as _));
         let runtime = Runtime::new(RuntimeConfig {
+            keyring: self.keyring,
+            owners: self.owners,
             store: Arc::clone(&store),
             registry: Arc::new(registry),
             clock: Arc::clone(&self.clock) as _,

@@ -5,7 +5,7 @@
 use leasehold::{
     clock::ManualClock,
     run::Snapshot,
-    store::{Answer, Inserted, ReadError, Store as _, Unavailable, memory::MemoryStore},
+    store::{Answer, Inserted, ReadError, Record, Store as _, Unavailable, memory::MemoryStore},
 };
 use leasehold_testkit::{
     Fault, FaultyStore, How, Op,
@@ -93,4 +93,23 @@ async fn a_renewal_that_hangs_goes_on_when_it_is_healed() {
     store.wait_for_hits(1).await;
     store.heal();
     assert_eq!(hung.join().unwrap().unwrap(), []);
+}
+
+#[tokio::test]
+async fn records_fail_as_they_are_told_to() {
+    let (store, _) = with_a_run().await;
+    let record = || Record::new("user", "ada", "{}");
+    store.fail_next(Op::PutRecords, How::Before);
+    store.put_record(record()).await.unwrap_err();
+    assert_eq!(store.record("user", "ada").await.unwrap(), None);
+    store.fail_next(Op::PutRecords, How::After);
+    store.put_record(record()).await.unwrap_err();
+    store.fail_next(Op::Record, How::Before);
+    store.record("user", "ada").await.unwrap_err();
+    store.fail_next(Op::Record, How::Before);
+    store.records("user", None, 9).await.unwrap_err();
+    assert!(!store.put_record(record()).await.unwrap());
+    store.fail_next(Op::PutRecords, How::Before);
+    store.remove_record("user", "ada", 1).await.unwrap_err();
+    assert_eq!(store.record("user", "ada").await.unwrap().map(|r| r.version), Some(1));
 }

@@ -11,6 +11,7 @@ use crate::{
             write::{moved, verify},
         },
         gate::Gate,
+        owner::Owners,
         registry::{AgentSpec, Registry},
         tool::{Tool, Verified, VerifyQuery},
         unrecorded::Unrecorded,
@@ -18,10 +19,11 @@ use crate::{
     clock::{BootClock, WallClock},
     limits,
     run::{
-        Act, CallId, Claimer, DecideCall, EditedCard, Entry, Event, Grant, LeaseId, Mode, NewRun, Order, Policy, Principal,
-        Reason, Recovery, Rejection, Request, ResolutionKind, Right, RunId, Snapshot, State, Story, TurnCard, WriteId,
-        canonical_hash, lacking,
+        Act, CallId, Claimer, DecideCall, EditedCard, Entry, Event, Grant, Hash256, LeaseId, Mode, NewRun, Order, Policy,
+        Principal, Reason, Recovery, Rejection, Request, ResolutionKind, Right, RunId, Snapshot, State, Story, TurnCard,
+        WriteId, canonical_hash, lacking,
     },
+    seal::Keyring,
     store::{
         Filter, Inserted, Listed, ReadError, RequestKey, Store, StoreRefused, Unavailable,
         engine::{CommitError, Done, Engine},
@@ -33,11 +35,17 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio_util::sync::CancellationToken;
 
+mod errors;
+mod input;
 mod look;
 mod people;
+mod request;
 
+pub use errors::{InvalidField, OrderError, StartError};
+pub use input::Submission;
 pub use look::{Details, InboxKind, Unserved};
 pub use people::{Asked, Decided, Decision, Resolution, Resolved};
+use request::{check_request, request_key};
 
 /// How a process takes part.
 pub struct RuntimeConfig {
@@ -57,8 +65,12 @@ pub struct RuntimeConfig {
     pub process: String,
     /// Is told when a segment comes by; for drills and tests.
     pub probe: Option<Arc<dyn Probe>>,
+    /// Seals what lies in the store; none: it lies open.
+    pub keyring: Option<Arc<Keyring>>,
     /// Is told what happens beside the journal.
     pub live: Option<UnboundedSender<Live>>,
+    /// Knows what owners may do; none: every owner may run what its agent is offered.
+    pub owners: Option<Arc<dyn Owners>>,
 }
 
 impl RuntimeConfig {
@@ -77,7 +89,9 @@ impl RuntimeConfig {
             policy: Policy::default(),
             process: this_process(),
             probe: None,
+            keyring: None,
             live: None,
+            owners: None,
         }
     }
 }
@@ -100,6 +114,7 @@ pub struct Runtime {
     pub(crate) process: String,
     probe: Option<Arc<dyn Probe>>,
     live: Option<UnboundedSender<Live>>,
+    owners: Option<Arc<dyn Owners>>,
     stop: CancellationToken,
     pub(crate) leave: CancellationToken,
 }
@@ -121,6 +136,8 @@ pub struct StartRun {
     pub by: Principal,
     /// The person behind a machine; none: the asker.
     pub initiator: Option<String>,
+    /// The team whose members see it, besides its owner.
+    pub team: Option<String>,
 }
 
 impl StartRun {
@@ -135,77 +152,8 @@ impl StartRun {
             run_at: None,
             by,
             initiator: None,
+            team: None,
         }
-    }
-}
-
-/// Why a run was not started.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum StartError {
-    /// No such agent here.
-    #[error("there is no agent `{0}`; there are: {1}")]
-    NoAgent(String, String),
-    /// The request is too long, empty, or asks for more than the agent has.
-    #[error("{0}")]
-    Invalid(String),
-    /// The key belongs to another request.
-    #[error("the key belongs to run {0}, which was asked for something else")]
-    KeyConflict(RunId),
-    /// No answer: the run may exist.
-    #[error(transparent)]
-    Unavailable(#[from] Unavailable),
-    /// The store would not have it: nothing was started.
-    #[error(transparent)]
-    StoreRefused(#[from] StoreRefused),
-    /// The lease ended before it could be used.
-    #[error("{0}")]
-    Lost(String),
-}
-
-/// Why an order was refused.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum OrderError {
-    /// A rule forbids it; nothing has changed.
-    #[error(transparent)]
-    Refused(#[from] Rejection),
-    /// No such run.
-    #[error("there is no such run")]
-    NotFound,
-    /// Values that do not fit; nothing has changed.
-    #[error("{0}")]
-    Invalid(String),
-    /// No answer: it may have been applied. The same order again gets the same answer.
-    #[error(transparent)]
-    Unavailable(#[from] Unavailable),
-    /// The store would not have it: nothing has changed.
-    #[error(transparent)]
-    StoreRefused(#[from] StoreRefused),
-    /// The tool itself says that the write landed: "not landed" is refused. Its answer.
-    #[error("the far side was asked and says that the write landed: {0}")]
-    VerifiedLanded(Value),
-    /// The row does not decode.
-    #[error("{0}")]
-    Unreadable(String),
-}
-
-impl From<CommitError> for OrderError {
-    fn from(error: CommitError) -> Self {
-        match error {
-            CommitError::Rejected(rejection) => Self::Refused(rejection),
-            CommitError::Gone => Self::NotFound,
-            CommitError::Unavailable(unavailable) => Self::Unavailable(unavailable),
-            CommitError::Refused(refused) => Self::StoreRefused(refused),
-            CommitError::Fenced | CommitError::Moved => {
-                Self::Unavailable(Unavailable("the run changed faster than the order could be applied".into()))
-            }
-            CommitError::Corrupt(why) => Self::Unreadable(why),
-        }
-    }
-}
-
-impl From<ReadError> for OrderError {
-    fn from(error: ReadError) -> Self {
-        CommitError::from(error).into()
     }
 }
 
@@ -213,6 +161,14 @@ impl From<ReadError> for OrderError {
 pub struct Execution {
     segment: Segment,
     executor: Executor,
+}
+
+/// What a start under a request key came to.
+pub enum Started {
+    /// A run of this process, claimed at birth.
+    New(Box<Execution>),
+    /// The same request came before under this key: its run, whoever executes it.
+    Existing(RunId),
 }
 
 /// How an execution ended: the right is over, and the row says why.
@@ -265,7 +221,8 @@ impl Runtime {
 
     /// Takes part with renewals that somebody else makes: see [`Heartbeat::ticked`].
     pub fn with_heartbeat(config: RuntimeConfig, heartbeat: Arc<Heartbeat>) -> Self {
-        let engine = Arc::new(Engine::new(config.store, config.wall, config.policy, config.ttl));
+        let engine = Engine::new(config.store, config.wall, config.policy, config.ttl).with_keyring(config.keyring);
+        let engine = Arc::new(engine);
         let reaper = Arc::new(Reaper::new(Arc::clone(&engine), config.clock));
         Self {
             engine,
@@ -275,6 +232,7 @@ impl Runtime {
             process: config.process,
             probe: config.probe,
             live: config.live,
+            owners: config.owners,
             stop: CancellationToken::new(),
             leave: CancellationToken::new(),
         }
@@ -283,6 +241,12 @@ impl Runtime {
     /// What this process can execute.
     pub fn registry(&self) -> &Arc<Registry> {
         &self.registry
+    }
+
+    /// The same part in the store with other agents and tools: for a process that starts and decides by what is declared and
+    /// asks with what it has.
+    pub fn with_registry(&self, registry: Arc<Registry>) -> Self {
+        Self { registry, ..self.clone() }
     }
 
     /// The store, for messages and for reading.
@@ -298,6 +262,12 @@ impl Runtime {
     /// Every segment of this process yields at its next step, and nothing new is claimed.
     pub fn stop(&self) {
         self.stop.cancel();
+    }
+
+    /// The time to finish is over: every segment hands back what may be handed back, also from the middle of a read or an
+    /// idempotent write. A pool does this at the end of its grace period; executions outside of one need it said.
+    pub fn leave(&self) {
+        self.leave.cancel();
     }
 
     pub(crate) fn stopping(&self) -> &CancellationToken {
@@ -337,6 +307,7 @@ impl Runtime {
             registry: Arc::clone(&self.registry),
             probe: self.probe.clone(),
             live: self.live.clone(),
+            owners: self.owners.clone(),
             stop: self.stop.clone(),
             leave: self.leave.clone(),
         }
@@ -369,8 +340,10 @@ impl Runtime {
                 }
             }
         }
+        let salt = Hash256::random().map_err(|e| StartError::Unavailable(Unavailable(e.to_string())))?;
         Ok(NewRun {
             id: RunId::new(),
+            salt,
             agent: start.agent,
             agent_version: agent.version(),
             request: start.request,
@@ -378,6 +351,7 @@ impl Runtime {
             recovery: start.recovery,
             owner: start.by.id.clone(),
             initiator: start.initiator.unwrap_or_else(|| start.by.id.clone()),
+            team: start.team,
             by: start.by,
             priority: start.priority,
             run_at: start.run_at.map(crate::clock::to_millis),
@@ -390,12 +364,40 @@ impl Runtime {
     /// # Errors
     /// See [`StartError`]; where the store does not answer, the caller may run [`unrecorded`](Self::unrecorded).
     pub async fn start(&self, start: StartRun) -> Result<Execution, StartError> {
+        match self.start_once(start, None).await? {
+            Started::New(execution) => Ok(*execution),
+            // Only a key finds a run of before.
+            Started::Existing(run) => Err(StartError::Lost(format!("run {run} was there before"))),
+        }
+    }
+
+    /// The same under a key: the same key with the same request is the same run, and is started once.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub async fn start_once(&self, start: StartRun, key: Option<String>) -> Result<Started, StartError> {
+        let key = request_key(&start, key);
         let new = self.new_run(start, Mode::Wait)?;
         let grant = self.grant();
         let write_id = WriteId(grant.lease_id.0);
         let sent = self.heartbeat.now();
-        let (_, done) = self.born(new, Some(grant), None, write_id).await?;
-        self.execution(done, sent).await.map_err(|e| StartError::Lost(e.to_string()))
+        let (inserted, done) = self.born(new, Some(grant), key, write_id).await?;
+        match inserted {
+            Inserted::Existing(run) => Ok(Started::Existing(run)),
+            Inserted::KeyConflict(run) => Err(StartError::KeyConflict(run)),
+            Inserted::Applied(_) | Inserted::Refused(_) => {
+                let execution = self.execution(done, sent).await.map_err(|e| StartError::Lost(e.to_string()))?;
+                Ok(Started::New(Box::new(execution)))
+            }
+        }
+    }
+
+    /// Says whether a run could be started here, and starts none.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn check_start(&self, start: StartRun) -> Result<(), StartError> {
+        self.new_run(start, Mode::Queue).map(|_| ())
     }
 
     /// Asks twice, and waits for a silent store no longer than a renewal would. The run's id and the write's id were chosen
@@ -409,12 +411,13 @@ impl Runtime {
     ) -> Result<(Inserted, Done), StartError> {
         let patience = self.engine.ttl() / 3;
         let silent = |_| Err(Unavailable("it is silent".into()));
-        let first = self.engine.birth(new.clone(), grant.clone(), key.clone(), write_id);
+        let (insert, done) = self.engine.conceive(new, grant, key, write_id)?;
+        let first = self.engine.birth(insert.clone(), done.clone());
         match tokio::time::timeout(patience, first).await.unwrap_or_else(silent) {
             Ok((Inserted::Refused(refused), _)) => Err(refused.into()),
             Ok(born) => Ok(born),
             Err(_) => {
-                let again = self.engine.birth(new, grant, key, write_id);
+                let again = self.engine.birth(insert, done);
                 match tokio::time::timeout(patience, again).await.unwrap_or_else(silent)? {
                     // What was sent first may yet come to be, or have.
                     (Inserted::Refused(refused), _) => Err(Unavailable(refused.why).into()),
@@ -441,8 +444,7 @@ impl Runtime {
     /// # Errors
     /// See [`StartError`].
     pub async fn enqueue(&self, start: StartRun, key: Option<String>) -> Result<RunId, StartError> {
-        let hash = canonical_hash(&(&start.agent, &start.request, start.priority));
-        let key = key.map(|key| RequestKey { scope: start.by.id.clone(), key, request_hash: hash });
+        let key = request_key(&start, key);
         let new = self.new_run(start, Mode::Queue)?;
         let id = new.id;
         let write_id = WriteId::random();
@@ -531,24 +533,4 @@ impl Runtime {
             .find(|tool| self.registry.tool(tool).is_none())
             .map(|tool| format!("this process has no tool `{tool}`"))
     }
-}
-
-fn check_request(request: &Request) -> Result<(), StartError> {
-    let bytes: usize = request.messages.iter().map(|m| m.text.len()).sum();
-    if bytes > limits::REQUEST_BYTES_MAX {
-        return Err(StartError::Invalid(format!(
-            "the request is {bytes} bytes long, and the limit is {}",
-            limits::REQUEST_BYTES_MAX
-        )));
-    }
-    if request.messages.last().is_none_or(|m| m.text.trim().is_empty()) {
-        return Err(StartError::Invalid("the request is empty: say what the agent should do".into()));
-    }
-    if request.metadata.values().any(|value| nested_deeper(value, limits::NESTING_MAX)) {
-        return Err(StartError::Invalid(format!("the metadata is nested deeper than {} levels", limits::NESTING_MAX)));
-    }
-    if request.max_rounds == Some(0) {
-        return Err(StartError::Invalid("max_rounds must be at least 1".into()));
-    }
-    Ok(())
 }

@@ -45,13 +45,14 @@ pub mod clock;
 pub mod drill;
 pub mod limits;
 pub mod run;
+pub mod seal;
 pub mod store;
 pub mod worker;
 
 pub use agent::executor::Live;
 pub use client::{
     Asked, Decided, Decision, Details, Execution, InboxKind, OrderError, Resolution, Resolved, Runtime, RuntimeConfig,
-    StartError, StartRun, Unserved,
+    StartError, StartRun, Started, Submission, Unserved,
 };
 pub use worker::pool::{PoolConfig, Worked};
 

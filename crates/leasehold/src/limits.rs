@@ -15,8 +15,14 @@ pub const NESTING_MAX: usize = 64;
 pub const RESULT_STORED_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Bytes of one tool result that the model sees; more: an excerpt that says it is one.
 pub const RESULT_SHOWN_BYTES_MAX: usize = 32 * 1024;
+/// Lines of a preview; further ones are counted.
+pub const PREVIEW_LINES_MAX: usize = 20;
+/// Characters of one line of a preview; more: cut, and the line says so.
+pub const PREVIEW_LINE_CHARS_MAX: usize = 500;
 /// Bytes of a preview on a card; more: cut, and the preview says so.
 pub const PREVIEW_BYTES_MAX: usize = 16 * 1024;
+/// Misfits that are named of values that a person filled in; further ones are found once those are mended.
+pub const INVALID_FIELDS_MAX: usize = 20;
 /// Time for a preview or a precondition; longer: the card says that there is none.
 pub const PREVIEW_TIMEOUT: Duration = Duration::from_secs(10);
 /// Reads of one turn that run side by side; further ones wait for a place.
@@ -36,6 +42,32 @@ pub const PASSED_OVER_MAX: usize = 1_000;
 pub const UNSETTLED_SAID_MAX: usize = 1_000;
 /// Entries or rows of one page.
 pub const PAGE_MAX: usize = 1_000;
+/// Bytes of the kind and of the key of a record, each; more: refused before it is sent.
+pub const RECORD_NAME_BYTES_MAX: usize = 200;
+/// Bytes of a record's body; more: refused before it is sent.
+pub const RECORD_BODY_BYTES_MAX: usize = 64 * 1024;
+/// Records that are written together; more: refused before they are sent.
+pub const RECORDS_AT_ONCE_MAX: usize = 64;
+/// Events of a webhook that one process sends at once; further ones are sent after those.
+pub const WEBHOOK_AT_ONCE_MAX: usize = 8;
+/// Events that one process keeps in mind as due soon; further ones are found in the store once there is place again.
+pub const WEBHOOK_IN_MIND_MAX: usize = 10_000;
+/// Bytes of a keyring; no more are read.
+pub const KEYRING_BYTES_MAX: u64 = 64 * 1024;
+/// Keys that one store was written with; a further one is refused.
+pub const SEALED_KEYS_MAX: usize = 512;
+/// Times that a process notes its key in a store while others do the same; then it does not begin.
+pub const SEALED_NOTE_ATTEMPTS_MAX: usize = 8;
+/// Bytes of the name of a user, a token or a team; more: refused.
+pub const NAME_BYTES_MAX: usize = 64;
+/// Teams, and patterns of tools, of one user or token; more: refused.
+pub const RIGHTS_MAX: usize = 64;
+/// Bytes of a pattern of tools in a right; more: refused.
+pub const PATTERN_BYTES_MAX: usize = 128;
+/// Bytes of a token, a session or a login link that is looked up; a longer one is none.
+pub const SECRET_BYTES_MAX: usize = 512;
+/// Times that a change of a user or a token is begun again because somebody else changed the same; then it is refused.
+pub const ACCESS_ATTEMPTS_MAX: usize = 8;
 /// Rows that one sweep looks at when a local command starts.
 pub const LOCAL_SWEEP_MAX: usize = 50;
 /// Bytes of a model's name for a tool on the wire.

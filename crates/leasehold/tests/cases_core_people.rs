@@ -215,9 +215,11 @@ async fn under_four_eyes_whoever_started_the_run_may_deny_and_not_release() {
         assert_eq!(own, Rejection::SelfApproval("local:ada".into()), "the person behind the machine");
         let mut edit = one(0, true);
         edit.arguments = serde_json::json!({"text": "mine"}).as_object().cloned();
-        let edited = world.runtime.decide(id, about(&world.digest(id).await, vec![edit], grace())).await.err();
-        assert!(matches!(edited, Some(OrderError::Invalid(_))), "an edit is no release");
-        let by_other = Decision { by: grace(), ..World::decision(world.digest(id).await, true) };
+        let proposed = world.runtime.decide(id, about(&world.digest(id).await, vec![edit], grace())).await.expect("taken");
+        assert!(proposed.execution.is_none() && proposed.row.state.is_waiting(), "an edit is no release");
+        let author = Decision { by: grace(), ..World::decision(world.digest(id).await, true) };
+        assert_eq!(refused(&world, id, author).await, Rejection::SelfApproval(grace().id));
+        let by_other = Decision { by: Principal::person("eve"), ..World::decision(world.digest(id).await, true) };
         let decided = world.runtime.decide(id, by_other).await.expect("taken");
         assert_eq!(decided.execution.expect("here").finish().await.expect("held").state, State::Completed);
         assert_eq!(recorder.count("ledger.append"), 1);

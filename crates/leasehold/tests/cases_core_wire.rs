@@ -185,6 +185,8 @@ async fn twenty_writers_and_readers_on_one_file_never_see_it_locked_and_renewals
     registry.add_agent(agent).expect("fits");
     let ttl = Duration::from_secs(6);
     let runtime = Runtime::new(RuntimeConfig {
+        keyring: None,
+        owners: None,
         store: Arc::clone(&store) as _,
         registry: Arc::new(registry),
         clock: Arc::clone(&clock) as _,

@@ -67,6 +67,7 @@ fn entries(from: u64, bodies: &[EntryBody], row: &Snapshot, write_id: WriteId, n
             epoch: row.epoch,
             holder: holder.clone(),
             write_id,
+            mac: None,
             body: body.clone(),
         })
         .collect()
@@ -84,6 +85,7 @@ impl Step {
             next: self.delta.next.clone(),
             lease: op(self.delta.lease),
             entries: entries(self.before.sequence, &self.delta.entries, &self.delta.next, self.write_id, self.number),
+            charges: Vec::new(),
         }
     }
 }
@@ -342,6 +344,7 @@ fn word(answer: &Answer) -> &'static str {
         Answer::Moved => "moved",
         Answer::Gone => "gone",
         Answer::Refused(_) => "refused",
+        Answer::OverBudget(_) => "over budget",
     }
 }
 

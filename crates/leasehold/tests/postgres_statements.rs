@@ -62,7 +62,7 @@ fn the_two_dialects_have_the_same_statements() {
     let parts: Vec<_> = sqlite.difference(&postgres).collect();
     assert_eq!(parts, ["append", "write_is_there"]);
     let more: Vec<_> = postgres.difference(&sqlite).collect();
-    assert_eq!(more, ["inspect", "lock_schema", "notify", "now", "schema_version", "write_runs"]);
+    assert_eq!(more, ["inspect", "lock_budget", "lock_schema", "notify", "now", "schema_version", "write_runs"]);
 }
 
 /// 20,000 settled runs, and ten of each state that is looked for.
@@ -106,6 +106,8 @@ async fn what_runs_all_the_time_uses_its_index() {
             ("overdue", "runs_overdue"),
             ("list", "runs_pkey"),
             ("list_attention", "runs_attention"),
+            ("untold", "runs_untold"),
+            ("told", "runs_pkey"),
             ("by_request_key", "runs_request_key"),
         ] {
             let sql = &all[name];

@@ -8,7 +8,7 @@
 use leasehold::{
     clock::SystemClock,
     run::{RunId, Snapshot},
-    store::{Answer, Store, sqlite::SqliteStore},
+    store::{Answer, Record, Store, sqlite::SqliteStore},
 };
 use leasehold_testkit::fixture::{foreign, insert, queued, record, running};
 use std::{
@@ -25,7 +25,7 @@ const FILE: &str = "LEASEHOLD_TEST_FILE";
 const RUN: &str = "LEASEHOLD_TEST_RUN";
 const EACH: u64 = 25;
 /// Steps of the schema, each taken once.
-const MIGRATIONS: i64 = 3;
+const MIGRATIONS: i64 = 8;
 
 fn open(path: &Path) -> Arc<SqliteStore> {
     SqliteStore::open(path, Arc::new(SystemClock::new().unwrap())).unwrap()
@@ -173,6 +173,57 @@ async fn what_a_killed_process_had_acknowledged_is_there() {
             let entries = store.journal(run, 0, 1_000).await.unwrap();
             assert!(row.sequence > sequence, "run {run}: entry {sequence} was acknowledged and is lost");
             assert_eq!(entries.len() as u64, row.sequence, "row and journal were written together");
+        }
+    }
+}
+
+const WRITERS: usize = 8;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn as_a_child_it_writes_records_until_it_is_killed() {
+    let Some(file) = file_for_a_child() else { return };
+    let store = open(&file);
+    let mut writers = tokio::task::JoinSet::new();
+    for writer in 0..WRITERS {
+        let store = store.clone();
+        writers.spawn(async move {
+            for version in 0.. {
+                let counted = |key| Record { version, ..Record::new(format!("user-{writer}"), key, "{}") };
+                let entry = Record::new(format!("audit-{writer}"), format!("{version:08}"), "{}");
+                assert!(store.put_records(vec![counted("ada"), entry, counted("zoe")]).await.unwrap());
+                let mut out = std::io::stdout().lock();
+                writeln!(out, "acknowledged {writer}").unwrap();
+                out.flush().unwrap();
+            }
+        });
+    }
+    writers.join_all().await;
+}
+
+#[tokio::test]
+async fn records_that_belong_together_are_all_there_or_none_after_a_kill() {
+    let directory = tempfile::tempdir().unwrap();
+    for kill_after in [1, 10, 57, 101, 200, 333] {
+        let file = directory.path().join(format!("{kill_after}.db"));
+        let mut child = child("as_a_child_it_writes_records_until_it_is_killed", &file, None);
+        let mut acknowledged = [0; WRITERS];
+        for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+            let line = line.unwrap();
+            let Some((_, writer)) = line.split_once("acknowledged ") else { continue };
+            let Ok(writer) = writer.parse::<usize>() else { continue };
+            acknowledged[writer] += 1;
+            if acknowledged.iter().sum::<usize>() == kill_after {
+                child.kill().unwrap();
+            }
+        }
+        child.wait().unwrap();
+        let store = open(&file);
+        for (writer, acknowledged) in acknowledged.into_iter().enumerate() {
+            let entries = store.records(&format!("audit-{writer}"), None, 1_000).await.unwrap().len();
+            let users = store.records(&format!("user-{writer}"), None, 9).await.unwrap();
+            let versions: Vec<usize> = users.iter().map(|user| usize::try_from(user.version).unwrap()).collect();
+            assert_eq!(versions, vec![entries; if entries == 0 { 0 } else { 2 }], "they were written together");
+            assert!((acknowledged..=acknowledged + 1).contains(&entries), "{acknowledged} acknowledged, {entries} there");
         }
     }
 }

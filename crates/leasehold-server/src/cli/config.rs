@@ -3,13 +3,14 @@
 use super::{Context, Exit, Outcome, context::env};
 use crate::{
     config::{
-        Config, ModelKind,
-        effective::{Origin, Setting},
+        Config, KeyringAt, ModelKind,
+        effective::{Limits, Origin, Setting},
         file::{Period, period_text},
     },
     terminal::{self, Look, Screen, span},
 };
 use leasehold::{
+    agent::registry::EffectLimit,
     agent::tool::{
         Approval,
         http::{self, Absent, BodyKind, ConfiguredEffect, HeaderSource},
@@ -100,6 +101,11 @@ fn sections(config: &Config) -> Vec<Section> {
             lines: vec![
                 setting("listen", &config.listen, |v| v.to_string().into()),
                 setting("execute", &config.execute, |v| (*v).into()),
+                setting("public_url", &config.server.public_url, |v| v.as_ref().map_or("none", |url| url.as_str()).into()),
+                setting("trusted_proxies", &config.server.trusted_proxies, |v| {
+                    v.iter().map(ToString::to_string).collect::<Vec<_>>().into()
+                }),
+                setting("insecure_http", &config.server.insecure_http, |v| (*v).into()),
             ],
         },
         Section { name: "worker", many: false, lines: vec![setting("concurrency", &config.concurrency, |v| (*v).into())] },
@@ -119,18 +125,48 @@ fn sections(config: &Config) -> Vec<Section> {
         Section {
             name: "auth",
             many: false,
-            lines: vec![line(
-                "admin_token_env",
-                config.admin_token_env.value.clone(),
-                format!("{}; {}", config.admin_token_env.origin, is_set(&config.admin_token_env.value)),
-            )],
+            lines: vec![
+                line(
+                    "admin_token_env",
+                    config.admin_token_env.value.clone(),
+                    format!("{}; {}", config.admin_token_env.origin, is_set(&config.admin_token_env.value)),
+                ),
+                setting("local", &config.local, |v| Value::from(<&str>::from(*v))),
+            ],
         },
     ];
+    if let Some(line) = keyring(config) {
+        sections.push(Section { name: "seal", many: false, lines: vec![line] });
+    }
+    sections.extend(config.webhook.iter().map(webhook));
     sections.extend(config.models.iter().map(model));
     sections.extend(config.agents.iter().map(agent));
     sections.extend(config.site.iter().map(site));
     sections.extend(config.http.iter().map(http_tool));
     sections
+}
+
+fn webhook(webhook: &crate::config::Webhook) -> Section {
+    let origin = &webhook.origin;
+    let events: Vec<&str> = webhook.events.iter().map(|event| event.into()).collect();
+    // Its path may be a secret, too.
+    let host = without_secrets(&webhook.url).splitn(4, '/').take(3).collect::<Vec<_>>().join("/");
+    let mut lines = vec![
+        line("url", format!("{host}/***"), format!("{origin}; its path is not shown")),
+        line("secret_env", webhook.secret_env.clone(), format!("{origin}; {}", is_set(&webhook.secret_env))),
+        line("events", events, origin),
+        line("insecure_http", webhook.insecure_http, origin),
+    ];
+    lines.extend(webhook.link_base.as_ref().map(|base| line("link_base", without_secrets(base), origin)));
+    Section { name: "webhook", many: false, lines }
+}
+
+fn keyring(config: &Config) -> Option<Line> {
+    match &config.keyring.value {
+        KeyringAt::Nowhere => None,
+        KeyringAt::File(path) => Some(line("keyring", path.display().to_string(), &config.keyring.origin)),
+        KeyringAt::Environment => Some(line("keyring", "***", format!("{}; not shown", config.keyring.origin))),
+    }
 }
 
 fn model(model: &crate::config::Model) -> Section {
@@ -183,7 +219,7 @@ fn without_secrets(url: &str) -> String {
 
 fn agent(agent: &crate::config::Agent) -> Section {
     let origin = &agent.origin;
-    let lines = vec![
+    let mut lines = vec![
         line("name", agent.name.clone(), origin),
         line("model", agent.model.clone(), origin),
         line("system", agent.system.clone(), origin),
@@ -202,6 +238,23 @@ fn agent(agent: &crate::config::Agent) -> Section {
         ),
         line("approval_valid_for", period_text(agent.approval_valid_for), origin),
     ];
+    let Limits { max_tokens, max_cost_nano_usd, effect_budgets } = &agent.limits;
+    lines.extend(max_tokens.map(|max| line("max_tokens", max, origin)));
+    lines.extend(max_cost_nano_usd.map(|nano| line("max_cost", nano as f64 / 1e9, "US dollars")));
+    if !effect_budgets.is_empty() {
+        let budgets = effect_budgets.iter().map(|budget| match &budget.limit {
+            EffectLimit::Writes(max) => {
+                json!({ "tool": budget.tool, "max_writes": max, "window": period_text(budget.window) })
+            }
+            EffectLimit::Sum { argument, max_millionths } => json!({
+                "tool": budget.tool,
+                "max_sum": *max_millionths as f64 / 1e6,
+                "argument": argument,
+                "window": period_text(budget.window),
+            }),
+        });
+        lines.push(line("effect_budgets", Value::Array(budgets.collect()), origin));
+    }
     Section { name: "agent", many: true, lines }
 }
 

@@ -8,6 +8,7 @@ use super::{
     watch::{Signals, execute},
 };
 use crate::{
+    access::Role,
     render::{arguments, card, sentence},
     terminal::{self, Look, Screen},
 };
@@ -21,29 +22,29 @@ use serde_json::{Map, Value};
 #[derive(Debug, clap::Args)]
 pub(crate) struct DecideArgs {
     /// The run: its id, or the end of it
-    run: String,
+    pub(super) run: String,
     /// Decide without being asked about exactly what has this digest
     #[arg(long, value_name = "D")]
-    digest: Option<String>,
+    pub(super) digest: Option<String>,
     /// Only this call; may be repeated. Otherwise every undecided call
     #[arg(long = "call", value_name = "ID")]
-    calls: Vec<String>,
+    pub(super) calls: Vec<String>,
     /// Why; kept in the record and told to the model
     #[arg(long, value_name = "T")]
-    reason: Option<String>,
+    pub(super) reason: Option<String>,
     /// Commit the decision and leave the run to a worker
     #[arg(long)]
-    no_wait: bool,
+    pub(super) no_wait: bool,
 }
 
 /// Options of `approve`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ApproveArgs {
     #[command(flatten)]
-    decide: DecideArgs,
+    pub(super) decide: DecideArgs,
     /// Let the call run with these arguments instead (one call only)
     #[arg(long, value_name = "JSON")]
-    arguments: Option<String>,
+    pub(super) arguments: Option<String>,
 }
 
 /// Releases calls.
@@ -57,19 +58,15 @@ pub(crate) async fn deny(context: &Context, args: DecideArgs) -> Outcome {
     decide(context, args, false, None).await
 }
 
-fn object(text: &str) -> Result<Map<String, Value>, Failure> {
+pub(super) fn object(text: &str) -> Result<Map<String, Value>, Failure> {
     serde_json::from_str(text).map_err(|e| Failure::usage(format!("--arguments is not a JSON object: {e}")))
 }
 
 async fn decide(context: &Context, args: DecideArgs, approved: bool, arguments: Option<Map<String, Value>>) -> Outcome {
-    if args.digest.is_none() && !terminal::can_ask() {
-        return Err(Failure::usage(format!(
-            "nobody can be asked here: name what you decide about with --digest, as `{} runs show {}` prints it",
-            context.command, args.run
-        )));
-    }
+    can_name(args.digest.as_deref(), &context.command, &args.run)?;
     let execute_here = !args.no_wait && context.config.execute.value;
     let mut local = Local::open(context, if execute_here { Needs::Agents } else { Needs::Declared }).await?;
+    local.needs(Role::Approver)?;
     let id = local.find(&args.run).await?;
     let details = local.details(id).await?;
     let calls = named_calls(&details, &args.calls, approved, args.reason.as_ref(), arguments)?;
@@ -85,11 +82,23 @@ async fn decide(context: &Context, args: DecideArgs, approved: bool, arguments: 
         },
     };
     let rest = calls.is_empty().then_some(approved);
-    let decision = Decision { digest, rest, reason: args.reason, calls, by: Context::principal(), execute: execute_here };
+    may_decide(&local, &details, rest, &calls)?;
+    let by = local.who.by();
+    let decision = Decision { digest, rest, reason: args.reason, calls, by, execute: execute_here };
     let decided = local.runtime.decide(id, decision).await.map_err(order)?;
     let executes = decided.execution.is_some();
     go_on(&mut local, &details.row, decided, &mut signals).await?;
     finish(&mut local, id, executes, &mut signals).await
+}
+
+/// Somebody can be asked here, or what is decided about is named.
+pub(super) fn can_name(digest: Option<&str>, command: &str, run: &str) -> Result<(), Failure> {
+    if digest.is_some() || terminal::can_ask() {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "nobody can be asked here: name what you decide about with --digest, as `{command} runs show {run}` prints it"
+    )))
 }
 
 /// The calls that `--call` and `--arguments` name.
@@ -118,8 +127,18 @@ fn named_calls(
         .collect())
 }
 
-fn undecided(details: &Details) -> impl Iterator<Item = &OpenCall> {
+pub(super) fn undecided(details: &Details) -> impl Iterator<Item = &OpenCall> {
     details.row.turn.iter().flat_map(|turn| &turn.calls).filter(|call| call.is_undecided())
+}
+
+/// The caller may give these verdicts. What it was shown has the digest that is sent with them, so nothing else can be released.
+fn may_decide(local: &Local<'_>, details: &Details, rest: Option<bool>, calls: &[DecideCall]) -> Result<(), Failure> {
+    let released = undecided(details).filter(|call| {
+        let named = calls.iter().find(|verdict| verdict.call_id == call.id);
+        named.map_or(rest == Some(true), |verdict| verdict.approved)
+    });
+    let id = details.row.id.to_string();
+    local.may(&id, &details.row, |who, run| who.may_decide(run, released))
 }
 
 /// Shows the card and asks; the digest of what was shown where the answer is yes.
@@ -148,18 +167,23 @@ async fn confirm(
     let which = if named.is_empty() { "all undecided calls".to_owned() } else { named.join(", ") };
     let verb = if approved { "Approve" } else { "Deny" };
     terminal::forget_typed()?;
-    let answer = ask(format!("{verb} {which}? [y/N] "), local, signals).await?;
-    Ok(answer.is_some_and(|answer| matches!(answer.to_lowercase().as_str(), "y" | "yes")).then_some(digest))
+    let answer = ask(format!("{verb} {which}? [y/N] "), &local.context.command, signals).await?;
+    Ok(is_yes(answer).then_some(digest))
+}
+
+/// Nothing else is a yes, the end of the input least of all.
+pub(super) fn is_yes(answer: Option<String>) -> bool {
+    answer.is_some_and(|answer| matches!(answer.to_lowercase().as_str(), "y" | "yes"))
 }
 
 /// Asks on the terminal while Ctrl-C is heard: it leaves the run waiting.
-async fn ask(question: String, local: &Local<'_>, signals: &mut Signals) -> Result<Option<String>, Failure> {
+pub(super) async fn ask(question: String, command: &str, signals: &mut Signals) -> Result<Option<String>, Failure> {
     let typed = tokio::task::spawn_blocking(move || terminal::ask(&question));
     tokio::select! {
         answer = typed => Ok(answer.map_err(|e| Failure::refused(e.to_string()))??),
         _ = signals.next() => {
             terminal::note("");
-            terminal::note(format!("left waiting: decide later, see `{} inbox`", local.context.command));
+            terminal::note(format!("left waiting: decide later, see `{command} inbox`"));
             // The thread that reads the terminal cannot be stopped in any other way.
             std::process::exit(i32::from(Exit::Waits.code()));
         }
@@ -175,7 +199,7 @@ pub(crate) async fn ask_and_go_on(local: &mut Local<'_>, details: &Details, sign
         screen.gap().styled(Look::Warn, "A person has to decide");
         card(&mut screen, &local.subject(details), Some(&call.id));
         screen.eprint();
-        let Some((approved, reason)) = verdict(local, signals).await? else { continue };
+        let Some((approved, reason)) = verdict(&local.context.command, signals).await? else { continue };
         calls.push(DecideCall { approved, reason, ..DecideCall::approve(call.id.clone()) });
     }
     if calls.is_empty() {
@@ -183,7 +207,9 @@ pub(crate) async fn ask_and_go_on(local: &mut Local<'_>, details: &Details, sign
     }
     let execute_here = local.context.config.execute.value;
     let id = details.row.id;
-    let decision = Decision { digest, rest: None, reason: None, calls, by: Context::principal(), execute: execute_here };
+    may_decide(local, details, None, &calls)?;
+    let by = local.who.by();
+    let decision = Decision { digest, rest: None, reason: None, calls, by, execute: execute_here };
     let decided = match local.runtime.decide(id, decision).await {
         Ok(decided) => decided,
         Err(leasehold::OrderError::Refused(rejection)) => {
@@ -199,14 +225,14 @@ pub(crate) async fn ask_and_go_on(local: &mut Local<'_>, details: &Details, sign
 }
 
 /// Approve with true, deny with false and perhaps a reason; none: skipped.
-async fn verdict(local: &Local<'_>, signals: &mut Signals) -> Result<Option<(bool, Option<String>)>, Failure> {
+pub(super) async fn verdict(command: &str, signals: &mut Signals) -> Result<Option<(bool, Option<String>)>, Failure> {
     terminal::forget_typed()?;
     loop {
-        let Some(answer) = ask("  [a]pprove, [d]eny or [s]kip? ".into(), local, signals).await? else { return Ok(None) };
+        let Some(answer) = ask("  [a]pprove, [d]eny or [s]kip? ".into(), command, signals).await? else { return Ok(None) };
         match answer.to_lowercase().as_str() {
             "a" | "approve" => return Ok(Some((true, None))),
             "d" | "deny" => {
-                let reason = ask("  why, for the model (empty: no reason)? ".into(), local, signals).await?;
+                let reason = ask("  why, for the model (empty: no reason)? ".into(), command, signals).await?;
                 return Ok(Some((false, reason.filter(|text| !text.is_empty()))));
             }
             "s" | "skip" => return Ok(None),
@@ -216,7 +242,12 @@ async fn verdict(local: &Local<'_>, signals: &mut Signals) -> Result<Option<(boo
 }
 
 /// After a decision: executes the continuation, or says who will.
-async fn go_on(local: &mut Local<'_>, before: &Snapshot, decided: Decided, signals: &mut Signals) -> Result<(), Failure> {
+pub(super) async fn go_on(
+    local: &mut Local<'_>,
+    before: &Snapshot,
+    decided: Decided,
+    signals: &mut Signals,
+) -> Result<(), Failure> {
     if decided.repeated {
         terminal::note("decided before in the same way; nothing was changed");
     }

@@ -4,11 +4,14 @@
 use super::{
     Context, Exit, Failure,
     context::env,
+    identity,
     probe::StopAt,
     setup::{self, Executable, Use},
 };
 use crate::{
+    access::{Access, Denied, Role, Who},
     config::{Config, Origin, StoreAt},
+    keyring,
     render::Subject,
     terminal::{self, Safe},
     wire,
@@ -16,10 +19,10 @@ use crate::{
 use jiff::Timestamp;
 use leasehold::{
     Details, Live, OrderError, Runtime, RuntimeConfig, StartError, Unserved,
-    clock::{SystemClock, WallClock as _},
+    clock::{SystemClock, WallClock},
     limits,
-    run::{Backoff, Policy, Reason, Rejection, RunId, Snapshot, State},
-    store::{Listed, Store, Unavailable, postgres::PostgresStore, sqlite::SqliteStore},
+    run::{Backoff, Policy, Reason, RunId, Snapshot, State},
+    store::{Listed, Store, StoreWall, Unavailable, postgres::PostgresStore, sqlite::SqliteStore},
     worker::Probe,
 };
 use std::{
@@ -47,7 +50,13 @@ const HINT_PATIENCE: Duration = Duration::from_secs(1);
 pub(crate) struct Local<'a> {
     pub(crate) context: &'a Context,
     pub(crate) runtime: Runtime,
+    /// Who asks.
+    pub(crate) who: Who,
+    /// Users, tokens and sessions.
+    pub(crate) access: Access,
     pub(crate) clock: Arc<SystemClock>,
+    /// Wall time as the store has it.
+    pub(crate) wall: Arc<dyn WallClock>,
     /// Agents that cannot run here, and why.
     pub(crate) missing_agents: BTreeMap<String, String>,
     /// Tools that cannot be called here, and why.
@@ -115,6 +124,10 @@ impl<'a> Local<'a> {
         let clock =
             Arc::new(SystemClock::new().map_err(|e| Failure::usage(format!("this machine does not tell its boot id: {e}")))?);
         let store = open_store(config, &clock).await?;
+        let keyring = keyring::for_store(config, &store).await?;
+        let wall: Arc<dyn WallClock> = StoreWall::of(&store, clock.clone(), &*clock).await.map_err(not_begun)?;
+        let access = Access::new(Arc::clone(&store), Arc::clone(&wall));
+        let who = identity::who(context, &access).await?;
         let lease = &config.lease;
         let (sender, live) = mpsc::unbounded_channel();
         let runtime = Runtime::new(RuntimeConfig {
@@ -129,26 +142,50 @@ impl<'a> Local<'a> {
                 },
             },
             probe: StopAt::from_environment(&env)?.map(|probe| Arc::new(probe) as Arc<dyn Probe>),
+            keyring,
             live: Some(sender),
+            owners: Some(Arc::new(access.clone())),
+            wall: Arc::clone(&wall),
             ..RuntimeConfig::new(store, registry, clock.clone())
         })
         .map_err(not_begun)?;
-        Ok(Self { context, runtime, clock, missing_agents, missing_tools, live })
+        Ok(Self { context, runtime, who, access, clock, wall, missing_agents, missing_tools, live })
     }
 
     /// Now.
     pub(crate) fn now(&self) -> Timestamp {
-        self.clock.now()
+        self.wall.now()
     }
 
-    /// The run that a text names: its id, or the end of it.
+    /// At least this role.
+    pub(crate) fn needs(&self, role: Role) -> Result<(), Failure> {
+        self.who.needs(role).map_err(identity::denied)
+    }
+
+    /// The run that a text names: its id, or the end of it. One that is not to be seen is told as if there were none.
     pub(crate) async fn find(&self, text: &str) -> Result<RunId, Failure> {
-        self.runtime.find(text).await.map_err(|error| match error {
-            OrderError::NotFound => {
-                Failure::refused(format!("there is no run `{text}` in {}", self.runtime.store().describe()))
-            }
+        let id = self.runtime.find(text).await.map_err(|error| match error {
+            OrderError::NotFound => self.no_such_run(text),
             OrderError::Invalid(why) => Failure::usage(why),
             other => order(other),
+        })?;
+        // Who sees all sees also what does not decode.
+        if self.who.role < Role::Operator {
+            self.may(text, &self.row(id).await?, Who::sees)?;
+        }
+        Ok(id)
+    }
+
+    /// What the caller's rights say of a run.
+    pub(crate) fn may(
+        &self,
+        text: &str,
+        run: &Snapshot,
+        rule: impl FnOnce(&Who, &Snapshot) -> Result<(), Denied>,
+    ) -> Result<(), Failure> {
+        rule(&self.who, run).map_err(|why| match why {
+            Denied::NotYours => self.no_such_run(text),
+            why => identity::denied(why),
         })
     }
 
@@ -222,7 +259,12 @@ impl<'a> Local<'a> {
 
 /// How a command ends that leaves a run in this state.
 pub(crate) fn exit_of(row: &Snapshot) -> Exit {
-    match (row.state, row.reason) {
+    exit_in(row.state, row.reason)
+}
+
+/// The same of a state and its reason.
+pub(crate) fn exit_in(state: State, reason: Option<Reason>) -> Exit {
+    match (state, reason) {
         (State::Completed | State::Queued | State::Running | State::Cancelling, _) => Exit::Done,
         (State::WaitingForApproval | State::WaitingForInput, _) | (State::Dead, Some(Reason::WriteInDoubt)) => Exit::Waits,
         (State::Failed | State::Cancelled | State::Dead, _) => Exit::Refused,
@@ -245,31 +287,44 @@ pub(crate) fn unavailable(error: Unavailable) -> Failure {
 }
 
 /// The store did not answer before what was asked was begun.
-fn not_begun(error: Unavailable) -> Failure {
+pub(super) fn not_begun(error: Unavailable) -> Failure {
     Failure::refused(format!("{error}\n  what was asked was not begun"))
 }
 
 /// An order was not carried out.
 pub(crate) fn order(error: OrderError) -> Failure {
     match error {
-        OrderError::Refused(rejection) => Failure::refused(format!("{}: {rejection}{}", rejection.code(), mend(&rejection))),
+        OrderError::Refused(rejection) => {
+            Failure::refused(format!("{}: {rejection}{}", rejection.code(), mend(rejection.code())))
+        }
+        OrderError::InvalidFields(fields) => {
+            values_do_not_fit(fields.iter().map(|field| (field.pointer.as_str(), field.why.as_str())))
+        }
         OrderError::Unavailable(error) => unavailable(error),
-        landed @ OrderError::VerifiedLanded(_) => Failure::refused(format!(
-            "verified_landed: {landed}\n  nothing was changed; `leasehold resolve .. --landed` takes it for that"
-        )),
+        landed @ OrderError::VerifiedLanded(_) => {
+            Failure::refused(format!("verified_landed: {landed}{}", mend("verified_landed")))
+        }
         other => Failure::refused(other.to_string()),
     }
 }
 
+/// What is wrong with each value.
+pub(super) fn values_do_not_fit<'a>(fields: impl Iterator<Item = (&'a str, &'a str)>) -> Failure {
+    let lines = fields.map(|(pointer, why)| {
+        let place = if pointer.is_empty() { "the values" } else { pointer };
+        format!("\n  {place}: {why}")
+    });
+    Failure::usage(format!("invalid_input: the values do not fit; nothing was changed{}", lines.collect::<String>()))
+}
+
 /// What to do about a refusal.
-fn mend(rejection: &Rejection) -> &'static str {
-    match rejection {
-        Rejection::StaleTurn => {
-            "\n  nothing was changed; look again with `leasehold runs show` and decide about what waits now"
-        }
-        Rejection::NotWaiting(_) => "\n  nothing waits for a decision; `leasehold runs show` says what happened",
-        Rejection::StaleDoubt => "\n  nothing was changed; look again with `leasehold runs show`",
-        Rejection::TooEarly(_) => "\n  nothing was changed; look at the far side again after that time",
+pub(super) fn mend(code: &str) -> &'static str {
+    match code {
+        "stale_turn" => "\n  nothing was changed; look again with `leasehold runs show` and decide about what waits now",
+        "not_waiting" => "\n  nothing waits for a decision; `leasehold runs show` says what happened",
+        "stale_doubt" => "\n  nothing was changed; look again with `leasehold runs show`",
+        "too_early" => "\n  nothing was changed; look at the far side again after that time",
+        "verified_landed" => "\n  nothing was changed; `leasehold resolve .. --landed` takes it for that",
         _ => "\n  nothing was changed",
     }
 }

@@ -5,22 +5,31 @@
 //! has to decide. A reader that goes away ends a command quietly.
 
 mod agents;
+mod audit;
 mod children;
 mod config;
 mod context;
 mod decide;
 mod demo;
 mod drill;
+mod identity;
 mod inbox;
 mod init;
+mod input;
+mod key;
 mod local;
 mod operate;
 mod probe;
+mod remote;
 mod resolve;
 mod run;
 mod runs;
+mod serve;
 mod setup;
+mod token;
 mod tools;
+mod user;
+mod verify;
 mod watch;
 
 use crate::{config::ConfigError, terminal};
@@ -53,7 +62,7 @@ struct Global {
     /// Print JSON
     #[arg(long, global = true)]
     json: bool,
-    /// The URL of a leasehold server (not in this version)
+    /// The URL of a leasehold server to ask instead of the store of this machine; its token is in LEASEHOLD_TOKEN
     #[arg(long, global = true, value_name = "URL", env = "LEASEHOLD_URL", hide_env_values = true)]
     server: Option<String>,
 }
@@ -68,6 +77,8 @@ enum Command {
     Drill(drill::DrillArgs),
     /// Write a commented leasehold.toml with one HTTP tool to start from
     Init,
+    /// Serve the HTTP API, work the queue and settle what dead processes left
+    Serve,
     /// Work the queue and settle what dead processes left
     Worker(operate::WorkerArgs),
     /// List, show, follow, cancel, redrive or discard runs
@@ -79,8 +90,23 @@ enum Command {
     Approve(decide::ApproveArgs),
     /// Deny calls that wait for a person
     Deny(decide::DecideArgs),
+    /// Give the values that a call waits for
+    Input(input::InputArgs),
     /// Say what is true of a write in doubt
     Resolve(resolve::ResolveArgs),
+    /// Make, list and revoke API tokens
+    #[command(subcommand)]
+    Token(token::TokenCommand),
+    /// Add, list, change and disable users, and log them in
+    #[command(subcommand)]
+    User(user::UserCommand),
+    /// List what was changed about users, tokens, sessions and links
+    Audit(audit::AuditArgs),
+    /// Make and list the keys that seal what lies in the store
+    #[command(subcommand)]
+    Key(key::KeyCommand),
+    /// Compare a run's journal with its chain, and with heads that were exported before
+    Verify(verify::VerifyArgs),
     /// Settle runs whose process ended without a word
     Reap(operate::ReapArgs),
     /// Bring the store to this version
@@ -188,10 +214,8 @@ fn wrong_use(error: &clap::Error) -> ExitCode {
 }
 
 fn execute(cli: Cli) -> Outcome {
-    if cli.global.server.as_ref().is_some_and(|url| !url.is_empty()) {
-        return Err(Failure::usage(
-            "remote mode is not in this version: leave --server and LEASEHOLD_URL out to use the store on this machine",
-        ));
+    if let Some(url) = cli.global.server.as_deref().filter(|url| !url.is_empty()) {
+        return block_on(remote::remote(url, cli.global.json, cli.command));
     }
     let context = || Context::load(&cli.global);
     match cli.command {
@@ -206,11 +230,21 @@ fn execute(cli: Cli) -> Outcome {
             let signals = watch::Signals::listen()?;
             operate::worker(&context()?, args, signals).await
         }),
+        Command::Serve => block_on(async {
+            let signals = watch::Signals::listen()?;
+            serve::serve(&context()?, signals).await
+        }),
         Command::Runs(command) => block_on(runs::runs(&context()?, command)),
         Command::Inbox => block_on(inbox::inbox(&context()?)),
         Command::Approve(args) => block_on(decide::approve(&context()?, args)),
         Command::Deny(args) => block_on(decide::deny(&context()?, args)),
+        Command::Input(args) => block_on(input::input(&context()?, args)),
         Command::Resolve(args) => block_on(resolve::resolve(&context()?, args)),
+        Command::Token(command) => block_on(token::token(&context()?, command)),
+        Command::User(command) => block_on(user::user(&context()?, command)),
+        Command::Audit(args) => block_on(audit::audit(&context()?, args)),
+        Command::Key(command) => key::key(&context()?, &command),
+        Command::Verify(args) => block_on(verify::verify(&context()?, args)),
         Command::Reap(args) => block_on(operate::reap(&context()?, args)),
         Command::Migrate => block_on(async { operate::migrate(&context()?).await }),
     }

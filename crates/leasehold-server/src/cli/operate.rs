@@ -6,6 +6,7 @@ use super::{
     watch::{Heard, Late, Signals, late_outcomes},
 };
 use crate::{
+    access::Role,
     terminal::{self, Screen},
     wire::Page,
 };
@@ -19,7 +20,7 @@ use serde::Serialize;
 use std::{collections::HashMap, time::Duration};
 
 /// How long running segments may go on after the request to end.
-const GRACE: Duration = Duration::from_secs(90);
+pub(crate) const GRACE: Duration = Duration::from_secs(90);
 
 /// Options of `worker`.
 #[derive(Debug, clap::Args)]
@@ -38,6 +39,7 @@ pub(crate) async fn worker(context: &Context, args: WorkerArgs, mut signals: Sig
             return Ok(Exit::Done);
         }
     };
+    local.needs(Role::Operator)?;
     for (agent, why) in &local.missing_agents {
         terminal::note(format!("agent `{agent}` is not served here: {why}"));
     }
@@ -59,17 +61,24 @@ pub(crate) async fn worker(context: &Context, args: WorkerArgs, mut signals: Sig
         only,
         ..PoolConfig::default()
     };
+    let webhook = crate::webhook::start(&context.config, &local.runtime, local.wall.clone())?;
     let mut stopping = false;
     let mut worked = Worked::default();
+    let mut untold = false;
     loop {
         let more = work(&local, config.clone(), &mut signals, &mut stopping).await?;
         let lost = more.executed.iter().any(|(_, ended)| ended.is_err());
         worked = Worked { executed: [worked.executed, more.executed].concat(), ..more };
-        let recorded = late_outcomes(&local.runtime, &mut signals).await == Late::Recorded;
+        let late = late_outcomes(&local.runtime, &mut signals).await;
+        let recorded = late == Late::Recorded;
+        untold |= late == Late::Lost;
         // What came into the record late, before the last look at the queue or since, may have put its run back there.
         if !drain || stopping || !(lost || recorded) {
             break;
         }
+    }
+    if let Some(webhook) = webhook {
+        webhook.end().await;
     }
     worked_words(&worked);
     if let Some(run) = worked.shared {
@@ -80,6 +89,11 @@ pub(crate) async fn worker(context: &Context, args: WorkerArgs, mut signals: Sig
     }
     if let Some(why) = worked.failed.as_ref().filter(|_| drain) {
         return Err(Failure::refused(format!("not everything that is due was executed: {why}")));
+    }
+    if untold {
+        return Err(Failure::refused(
+            "what this process knows of a write is not on record: see the log, and `leasehold inbox`",
+        ));
     }
     match only {
         Some(run) if !worked.executed.iter().any(|(id, _)| *id == run) => Err(not_executed(&local, &worked, run).await?),
@@ -198,6 +212,7 @@ struct Reaped {
 /// One sweep.
 pub(crate) async fn reap(context: &Context, args: ReapArgs) -> Outcome {
     let local = Local::open_unswept(context, Needs::Store).await?;
+    local.needs(Role::Operator)?;
     let limit = usize::try_from(args.limit).unwrap_or(limits::PAGE_MAX);
     let swept = local.runtime.sweep(limit, args.dry_run).await.map_err(unavailable)?;
     let state = |state: State| (!args.dry_run).then_some(state.as_str());
@@ -254,6 +269,7 @@ pub(crate) async fn reap(context: &Context, args: ReapArgs) -> Outcome {
 /// Brings the store to this version; opening it does.
 pub(crate) async fn migrate(context: &Context) -> Outcome {
     let local = Local::open_unswept(context, Needs::Store).await?;
+    local.needs(Role::Operator)?;
     let store = local.runtime.store().describe();
     if context.json {
         terminal::print_json(&serde_json::json!({ "store": store, "migrated": true }))?;

@@ -5,6 +5,7 @@ use super::{
     local::{Local, Needs, order},
 };
 use crate::{
+    access::Role,
     render::sentence,
     terminal::{self, Look, Screen},
     wire,
@@ -13,7 +14,7 @@ use leasehold::{
     Asked, Resolution,
     run::{CallId, ResolutionKind},
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Options of `resolve`.
@@ -21,13 +22,13 @@ use serde_json::Value;
 #[command(group(clap::ArgGroup::new("outcome").required(true).args(["landed", "not_landed", "abandon"])))]
 pub(crate) struct ResolveArgs {
     /// The run: its id, or the end of it
-    run: String,
+    pub(super) run: String,
     /// The call in doubt
     #[arg(long, value_name = "ID")]
-    call: String,
+    pub(super) call: String,
     /// Which doubt about it, as `runs show` names it; left out: the one that stands
     #[arg(long, value_name = "N")]
-    fence_epoch: Option<u64>,
+    pub(super) fence_epoch: Option<u64>,
     /// It happened; with what it answered, where that is known
     #[arg(long, value_name = "JSON|@FILE", num_args = 0..=1)]
     landed: Option<Option<String>>,
@@ -39,19 +40,27 @@ pub(crate) struct ResolveArgs {
     abandon: bool,
     /// Why; kept in the record
     #[arg(long, value_name = "T")]
-    note: Option<String>,
+    pub(super) note: Option<String>,
+}
+
+impl ResolveArgs {
+    /// What is said, and what the write answered.
+    pub(super) fn said(&self) -> Result<(ResolutionKind, Option<Value>), Failure> {
+        Ok(match (&self.landed, self.not_landed) {
+            (Some(answer), _) => (ResolutionKind::Landed, answer.as_deref().map(value).transpose()?),
+            (None, true) => (ResolutionKind::NotLanded, None),
+            (None, false) => (ResolutionKind::Abandon, None),
+        })
+    }
 }
 
 /// Settles a doubt.
 pub(crate) async fn resolve(context: &Context, args: ResolveArgs) -> Outcome {
-    let (outcome, result) = match (&args.landed, args.not_landed) {
-        (Some(answer), _) => (ResolutionKind::Landed, answer.as_deref().map(value).transpose()?),
-        (None, true) => (ResolutionKind::NotLanded, None),
-        (None, false) => (ResolutionKind::Abandon, None),
-    };
+    let (outcome, result) = args.said()?;
     // "Not landed" asks a tool that can be asked first, which takes the tool.
     let needs = if outcome == ResolutionKind::NotLanded { Needs::Agents } else { Needs::Store };
     let local = Local::open(context, needs).await?;
+    local.needs(Role::Operator)?;
     let id = local.find(&args.run).await?;
     let said = Resolution {
         call_id: CallId(args.call),
@@ -59,14 +68,14 @@ pub(crate) async fn resolve(context: &Context, args: ResolveArgs) -> Outcome {
         outcome,
         result,
         note: args.note,
-        by: Context::principal(),
+        by: local.who.by(),
     };
     let tool = local.runtime.store().load(id).await.ok().flatten().and_then(|row| row.fence).map(|fence| fence.tool);
     let resolved = local.runtime.resolve(id, said).await.map_err(order)?;
     let missing = tool.and_then(|tool| local.missing_tools.get(&tool));
     let verify = resolved.asked.map(|asked| match asked {
-        Asked::Absent => Verify { asked: true, answer: Some("absent"), why: None },
-        Asked::Unknown(why) => Verify { asked: true, answer: Some("unknown"), why: Some(why) },
+        Asked::Absent => Verify { asked: true, answer: Some("absent".into()), why: None },
+        Asked::Unknown(why) => Verify { asked: true, answer: Some("unknown".into()), why: Some(why) },
         Asked::NotAsked(why) => {
             let why = missing.map_or_else(|| why.clone(), |more| format!("{why} ({more})"));
             Verify { asked: false, answer: None, why: Some(why) }
@@ -98,17 +107,18 @@ struct Answer {
     verify: Option<Verify>,
 }
 
-#[derive(Debug, Serialize)]
-struct Verify {
+/// What came of asking.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Verify {
     asked: bool,
-    answer: Option<&'static str>,
+    answer: Option<String>,
     why: Option<String>,
 }
 
 impl Verify {
-    fn words(&self) -> (Look, String) {
+    pub(super) fn words(&self) -> (Look, String) {
         let why = self.why.as_deref().unwrap_or_default();
-        match (self.asked, self.answer) {
+        match (self.asked, self.answer.as_deref()) {
             (false, _) => {
                 (Look::Warn, format!("The far side was not asked: {why}. Your word alone counts, and the record says so."))
             }
@@ -120,15 +130,20 @@ impl Verify {
 
 /// JSON, or the content of a file where it begins with `@`.
 fn value(text: &str) -> Result<Value, Failure> {
+    json_or_file("--landed", text)
+}
+
+/// The JSON of an option, or the content of a file where it begins with `@`.
+pub(super) fn json_or_file(option: &str, text: &str) -> Result<Value, Failure> {
     let (text, place) = match text.strip_prefix('@') {
         Some(path) => {
             let read =
-                std::fs::read_to_string(path).map_err(|e| Failure::usage(format!("--landed: {path} cannot be read: {e}")))?;
+                std::fs::read_to_string(path).map_err(|e| Failure::usage(format!("{option}: {path} cannot be read: {e}")))?;
             (read, format!("{path} is"))
         }
         None => (text.to_owned(), "its value is".to_owned()),
     };
-    serde_json::from_str(&text).map_err(|e| Failure::usage(format!("--landed: {place} not JSON: {e}")))
+    serde_json::from_str(&text).map_err(|e| Failure::usage(format!("{option}: {place} not JSON: {e}")))
 }
 
 #[cfg(test)]

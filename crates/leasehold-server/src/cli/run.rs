@@ -8,6 +8,7 @@ use super::{
     watch::{Signals, execute},
 };
 use crate::{
+    access::Role,
     render::{card, doubt, how_to_decide, sentence},
     terminal::{self, Screen},
     wire,
@@ -25,41 +26,50 @@ use std::io::{IsTerminal as _, Read as _};
 pub(crate) struct RunArgs {
     /// The agent; may be left out where there is only one
     #[arg(long, short, value_name = "A")]
-    agent: Option<String>,
+    pub(super) agent: Option<String>,
     /// Put the run in the queue for a worker instead of executing it here
     #[arg(long)]
-    queue: bool,
+    pub(super) queue: bool,
     /// The same key again is the same run, not a new one
     #[arg(long, value_name = "K", requires = "queue", value_parser = clap::builder::NonEmptyStringValueParser::new())]
-    key: Option<String>,
+    pub(super) key: Option<String>,
     /// Narrow the agent's tools to these names or patterns
     #[arg(long, value_name = "T", value_delimiter = ',')]
-    tools: Option<Vec<String>>,
+    pub(super) tools: Option<Vec<String>>,
     /// Narrow the agent's cap on model replies
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    max_rounds: Option<u32>,
+    pub(super) max_rounds: Option<u32>,
     /// Keep no record and need no store: reads work, every write is refused
     #[arg(long, conflicts_with = "queue")]
-    unrecorded: bool,
+    pub(super) unrecorded: bool,
     /// What the agent should do; `-` reads it from standard input
-    prompt: String,
+    pub(super) prompt: String,
+}
+
+impl RunArgs {
+    /// What the agent should do.
+    pub(super) fn prompt(&self) -> Result<String, Failure> {
+        if self.prompt != "-" {
+            return Ok(self.prompt.clone());
+        }
+        let mut text = String::new();
+        std::io::stdin()
+            .read_to_string(&mut text)
+            .map_err(|e| Failure::usage(format!("standard input cannot be read as the request: {e}")))?;
+        Ok(text)
+    }
+
+    /// The tools that it is narrowed to.
+    pub(super) fn tools(&self) -> Option<Vec<String>> {
+        Some(self.tools.as_ref()?.iter().map(|tool| tool.trim().to_owned()).collect())
+    }
 }
 
 /// Starts a run and sees it to its end or its wait.
 pub(crate) async fn run(context: &Context, args: RunArgs) -> Outcome {
     let agent = choose_agent(context, args.agent.as_deref())?;
-    let prompt = match args.prompt.as_str() {
-        "-" => {
-            let mut text = String::new();
-            std::io::stdin()
-                .read_to_string(&mut text)
-                .map_err(|e| Failure::usage(format!("standard input cannot be read as the request: {e}")))?;
-            text
-        }
-        text => text.to_owned(),
-    };
-    let mut new = StartRun::new(&agent.name, prompt, Context::principal());
-    new.request.tools = args.tools.map(|tools| tools.iter().map(|t| t.trim().to_owned()).collect());
+    let mut new = StartRun::new(&agent.name, args.prompt()?, Context::principal());
+    new.request.tools = args.tools();
     new.request.max_rounds = args.max_rounds;
     if args.unrecorded {
         return unrecorded(context, new).await;
@@ -67,6 +77,9 @@ pub(crate) async fn run(context: &Context, args: RunArgs) -> Outcome {
     let execute_here = context.config.execute.value;
     let queue = args.queue || !execute_here;
     let mut local = Local::open(context, if queue { Needs::Declared } else { Needs::Agents }).await?;
+    local.needs(Role::Runner)?;
+    new.by = local.who.by();
+    new.initiator = (new.by.id != local.who.person).then(|| local.who.person.clone());
     if let Some(why) = local.missing_agents.get(&agent.name) {
         return Err(Failure::usage(format!("agent `{}` cannot run here: {why}", agent.name)));
     }
@@ -129,7 +142,9 @@ async fn queued(local: &Local<'_>, id: RunId) -> Outcome {
 pub(crate) async fn finish(local: &mut Local<'_>, id: RunId, mut executed: bool, signals: &mut Signals) -> Outcome {
     loop {
         let details = local.details(id).await?;
-        let waits = details.row.state == State::WaitingForApproval;
+        // Nobody is asked who may not answer.
+        let may = local.who.may_decide(&details.row, std::iter::empty()).is_ok();
+        let waits = details.row.state == State::WaitingForApproval && may;
         if waits && !local.context.json && terminal::can_ask() && ask_and_go_on(local, &details, signals).await? {
             executed = true;
             continue;
@@ -170,7 +185,7 @@ pub(crate) async fn report(local: &Local<'_>, details: &Details) -> Outcome {
 }
 
 /// The agent's answer: behind a gutter on a terminal, as lines elsewhere; visible everywhere.
-fn answer(output: &str) -> Result<(), Failure> {
+pub(super) fn answer(output: &str) -> Result<(), Failure> {
     let mut screen = Screen::stdout();
     if std::io::stdout().is_terminal() {
         screen.block(0, output, usize::MAX);

@@ -6,6 +6,7 @@ use super::{
     watch::{Heard, Signals},
 };
 use crate::{
+    access::{Role, Who},
     render::{runs_table, sentence, show, words},
     terminal::{self, Look, Screen, span},
     wire::{Event, Page, RunLine},
@@ -49,25 +50,25 @@ pub(crate) enum RunsCommand {
 pub(crate) struct ListArgs {
     /// Only runs in this state
     #[arg(long, value_parser = state_word)]
-    state: Option<State>,
+    pub(super) state: Option<State>,
     /// Only runs of this agent
     #[arg(long)]
-    agent: Option<String>,
+    pub(super) agent: Option<String>,
     /// Only runs of this owner
     #[arg(long)]
-    owner: Option<String>,
+    pub(super) owner: Option<String>,
     /// Only runs with this reason
     #[arg(long, value_parser = reason_word)]
-    reason: Option<Reason>,
+    pub(super) reason: Option<Reason>,
     /// Only runs made since then (RFC 3339)
     #[arg(long, value_name = "TIME")]
-    since: Option<Timestamp>,
+    pub(super) since: Option<Timestamp>,
     /// At most this many
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    limit: u32,
+    pub(super) limit: u32,
     /// Go on after this run, as `next_cursor` names it
     #[arg(long, value_name = "ID")]
-    cursor: Option<RunId>,
+    pub(super) cursor: Option<RunId>,
 }
 
 fn one_of<T: std::str::FromStr + Copy + Into<&'static str>>(word: &str, all: impl Iterator<Item = T>) -> Result<T, String> {
@@ -89,10 +90,10 @@ fn reason_word(word: &str) -> Result<Reason, String> {
 #[derive(Debug, clap::Args)]
 pub(crate) struct OrderArgs {
     /// The run: its id, or the end of it
-    run: String,
+    pub(super) run: String,
     /// Why; kept in the record
     #[arg(long, value_name = "T")]
-    note: Option<String>,
+    pub(super) note: Option<String>,
 }
 
 /// Executes a verb.
@@ -110,6 +111,7 @@ pub(crate) async fn runs(context: &Context, command: RunsCommand) -> Outcome {
 async fn list(context: &Context, args: ListArgs) -> Outcome {
     let local = Local::open(context, Needs::Store).await?;
     let filter = Filter {
+        visible_to: local.who.visible(),
         states: args.state.into_iter().collect(),
         agent: args.agent,
         owner: args.owner,
@@ -170,10 +172,7 @@ async fn follow(context: &Context, run: &str, after: Option<u64>) -> Outcome {
                 if context.json {
                     terminal::print_json(&Event::from(&entry))?;
                 } else {
-                    let mut screen = Screen::stdout();
-                    let head = format!("{:>4}  {}  ", entry.sequence, crate::render::clock(entry.at));
-                    screen.spans(&[span(Look::Faint, head), span(Look::Plain, words(&entry))]);
-                    screen.print()?;
+                    print_event(entry.sequence, entry.at, &words(&entry))?;
                 }
                 next = entry.sequence + 1;
             }
@@ -186,6 +185,15 @@ async fn follow(context: &Context, run: &str, after: Option<u64>) -> Outcome {
             heard = signals.next() => return Ok(if heard == Heard::Interrupt { Exit::Done } else { Exit::Refused }),
         }
     }
+}
+
+/// An event on a line.
+pub(super) fn print_event(sequence: u64, at: Timestamp, words: &str) -> Result<(), Failure> {
+    let mut screen = Screen::stdout();
+    let head = format!("{sequence:>4}  {}  ", crate::render::clock(at));
+    screen.spans(&[span(Look::Faint, head), span(Look::Plain, words)]);
+    screen.print()?;
+    Ok(())
 }
 
 /// Says how the run stands after an order, on one line.
@@ -206,23 +214,29 @@ pub(crate) async fn ordered(local: &Local<'_>, row: &Snapshot) -> Result<(), Fai
 async fn cancel(context: &Context, args: OrderArgs) -> Outcome {
     let local = Local::open(context, Needs::Store).await?;
     let id = local.find(&args.run).await?;
-    let row = local.runtime.cancel(id, Context::principal(), args.note).await.map_err(order)?;
+    local.needs(Role::Runner)?;
+    if local.who.role < Role::Operator {
+        local.may(&args.run, &local.row(id).await?, Who::may_cancel)?;
+    }
+    let row = local.runtime.cancel(id, local.who.by(), args.note).await.map_err(order)?;
     ordered(&local, &row).await?;
     Ok(Exit::Done)
 }
 
 async fn redrive(context: &Context, args: OrderArgs) -> Outcome {
     let local = Local::open(context, Needs::Declared).await?;
+    local.needs(Role::Operator)?;
     let id = local.find(&args.run).await?;
-    let row = local.runtime.redrive(id, Context::principal(), args.note).await.map_err(order)?;
+    let row = local.runtime.redrive(id, local.who.by(), args.note).await.map_err(order)?;
     ordered(&local, &row).await?;
     Ok(Exit::Done)
 }
 
 async fn discard(context: &Context, args: OrderArgs) -> Outcome {
     let local = Local::open(context, Needs::Store).await?;
+    local.needs(Role::Operator)?;
     let id = local.find(&args.run).await?;
-    let row = local.runtime.discard(id, Context::principal(), args.note).await.map_err(order)?;
+    let row = local.runtime.discard(id, local.who.by(), args.note).await.map_err(order)?;
     ordered(&local, &row).await?;
     Ok(Exit::Done)
 }

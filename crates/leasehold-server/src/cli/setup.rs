@@ -110,6 +110,9 @@ pub(crate) fn executable(config: &Config, to: Use) -> Result<Executable, ConfigE
                     decision_deadline: agent.decision_deadline,
                     on_expiry: agent.on_decision_expired,
                     approval_valid_for: agent.approval_valid_for,
+                    max_tokens: agent.limits.max_tokens,
+                    max_cost_nano_usd: agent.limits.max_cost_nano_usd,
+                    effect_budgets: agent.limits.effect_budgets.clone(),
                     ..AgentSpec::new(&agent.name, model.clone()).system(&agent.system).tools(&agent.tools)
                 };
                 let place = agent.origin.to_string();
@@ -210,5 +213,39 @@ pub(crate) fn make_directory(file: &Path) -> std::io::Result<()> {
     match file.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => std::fs::DirBuilder::new().recursive(true).mode(0o700).create(parent),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_limit_of_an_agent_reaches_what_executes_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("leasehold.toml");
+        let text = r#"
+[[model]]
+name = "m"
+provider = "openai"
+model = "x"
+api_key_env = "K"
+price = { input = 1, output = 2 }
+[[agent]]
+name = "a"
+model = "m"
+tools = ["site.*"]
+max_tokens = 9
+max_cost = 0.5
+effect_budgets = [{ tool = "site.create_page", max_writes = 2, window = "1h" }]
+"#;
+        std::fs::write(&file, text).unwrap();
+        let config = crate::config::load(Some(&file), &|_| None).unwrap();
+        let ready = executable(&config, Use::Declare).unwrap();
+        assert_eq!(ready.missing_agents, BTreeMap::new());
+        let agent = ready.registry.agent("a").unwrap();
+        assert_eq!((agent.max_tokens, agent.max_cost_nano_usd), (Some(9), Some(500_000_000)));
+        assert_eq!(agent.effect_budgets, config.agents[0].limits.effect_budgets);
+        assert_eq!(agent.effect_budgets.len(), 1);
     }
 }

@@ -2,13 +2,12 @@
 
 use super::{Context, Exit, Outcome, setup};
 use crate::{
+    catalog::{self, ToolLine},
     render::effect_words,
     terminal::{self, Look, Screen, span},
     wire::Page,
 };
-use leasehold::agent::tool::{Approval, Tool};
-use serde::Serialize;
-use serde_json::Value;
+use leasehold::run::Effect;
 
 /// Options of `tools`.
 #[derive(Debug, clap::Args)]
@@ -18,88 +17,36 @@ pub(crate) struct ToolsArgs {
     why: bool,
 }
 
-#[derive(Debug, Serialize)]
-struct ToolLine {
-    name: String,
-    source: Option<String>,
-    endpoint: Option<String>,
-    description: Option<String>,
-    effect: Option<&'static str>,
-    approval: Option<&'static str>,
-    agents: Vec<String>,
-    parameters: Option<Value>,
-    problem: Option<String>,
-}
-
 /// Lists the tools.
 pub(crate) fn tools(context: &Context, args: &ToolsArgs) -> Outcome {
     let executable = setup::executable(&context.config, setup::Use::Execute)?;
-    let offered_to = |name: &str| -> Vec<String> {
-        let offered = |tools: &[String]| tools.iter().any(|pattern| setup::offers(pattern, name));
-        context.config.agents.iter().filter(|agent| offered(&agent.tools)).map(|agent| agent.name.clone()).collect()
-    };
-    let mut lines: Vec<(ToolLine, Option<&Tool>)> = executable
-        .registry
-        .tools()
-        .map(|tool| {
-            let spec = tool.spec();
-            let line = ToolLine {
-                name: spec.name.clone(),
-                source: Some(spec.source.clone()),
-                endpoint: Some(spec.endpoint.clone()),
-                description: Some(spec.description.clone()),
-                effect: Some(tool.effect().as_str()),
-                approval: Some(tool.approval().as_str()),
-                agents: offered_to(&spec.name),
-                parameters: Some(spec.parameters.clone()),
-                problem: None,
-            };
-            (line, Some(tool))
-        })
-        .collect();
-    for (name, why) in &executable.missing_tools {
-        let line = ToolLine {
-            name: name.clone(),
-            source: Some("http".into()),
-            endpoint: None,
-            description: None,
-            effect: None,
-            approval: None,
-            agents: offered_to(name),
-            parameters: None,
-            problem: Some(why.clone()),
-        };
-        lines.push((line, None));
-    }
-    lines.sort_by(|a, b| a.0.name.cmp(&b.0.name));
+    let lines = catalog::tools(&context.config, &executable.registry, &executable.missing_tools);
     if context.json {
-        terminal::print_json(&Page::whole(lines.into_iter().map(|(line, _)| line).collect::<Vec<_>>()))?;
+        terminal::print_json(&Page::whole(lines))?;
         return Ok(Exit::Done);
     }
     if lines.is_empty() {
         terminal::note("no tools are configured: add a [[tool.http]] section, or offer \"site.*\" to an agent");
         return Ok(Exit::Done);
     }
+    print(&lines, args)
+}
+
+/// As a table, or with the reasons.
+pub(super) fn print(lines: &[ToolLine], args: &ToolsArgs) -> Outcome {
     let mut screen = Screen::stdout();
     if args.why {
-        for (line, tool) in &lines {
-            why(&mut screen, line, *tool);
-        }
+        lines.iter().for_each(|line| why(&mut screen, line));
     } else {
         let rows: Vec<Vec<String>> = lines
             .iter()
-            .map(|(line, tool)| {
-                let approval = match (tool, line.approval) {
-                    (Some(Tool::Read(_)), _) => "",
-                    (_, Some(approval)) => approval,
-                    (_, None) => "",
-                };
+            .map(|line| {
+                let approval = line.approval.clone().filter(|_| effect(line) != Some(Effect::ReadOnly));
                 let state = if line.problem.is_some() { "cannot run here" } else { "" };
-                let effect = line.effect.unwrap_or("").replace('_', " ");
                 vec![
                     line.name.clone(),
-                    effect,
-                    approval.into(),
+                    line.effect.as_deref().unwrap_or_default().replace('_', " "),
+                    approval.unwrap_or_default(),
                     line.agents.join(", "),
                     line.endpoint.clone().unwrap_or_default(),
                     state.into(),
@@ -112,20 +59,22 @@ pub(crate) fn tools(context: &Context, args: &ToolsArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
-fn why(screen: &mut Screen, line: &ToolLine, tool: Option<&Tool>) {
+fn effect(line: &ToolLine) -> Option<Effect> {
+    line.effect.as_deref()?.parse().ok()
+}
+
+fn why(screen: &mut Screen, line: &ToolLine) {
     let look = if line.problem.is_some() { Look::Bad } else { Look::Strong };
     screen.spans(&[span(look, &line.name), span(Look::Faint, format!("  {}", line.endpoint.as_deref().unwrap_or_default()))]);
-    match tool {
-        Some(Tool::Read(_)) => {
+    match effect(line) {
+        Some(Effect::ReadOnly) => {
             screen.line("  reads only: runs at once, and again after a crash");
         }
-        Some(tool @ Tool::Write(_, approval)) => {
-            screen.line(format!("  {}", effect_words(tool.effect())));
-            screen.line(match approval {
-                Approval::Required => {
-                    "  waits for a person each time: that is the rule for every write unless approval = \"none\""
-                }
-                Approval::None => "  runs on the first pass, fenced: the operator wrote approval = \"none\"",
+        Some(effect) => {
+            screen.line(format!("  {}", effect_words(effect)));
+            screen.line(match line.approval.as_deref() {
+                Some("none") => "  runs on the first pass, fenced: the operator wrote approval = \"none\"",
+                _ => "  waits for a person each time: that is the rule for every write unless approval = \"none\"",
             });
         }
         None => {}

@@ -7,7 +7,6 @@
 
 use super::{
     Exit, Failure,
-    context::Context,
     local::{Local, safe},
 };
 use crate::{render::words, terminal};
@@ -174,7 +173,7 @@ pub(crate) async fn execute(
                 Heard::Interrupt => {
                     interrupted = true;
                     steps.say("cancelling: what is in flight finishes first; press Ctrl-C again to leave at once");
-                    let by = Context::principal();
+                    let by = local.who.by();
                     let cancelling = runtime.clone();
                     // On its own, so that a slow store does not keep the second Ctrl-C from being heard.
                     tokio::spawn(async move {

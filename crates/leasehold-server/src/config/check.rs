@@ -2,22 +2,29 @@
 //! [`Config`], from which everything starts.
 
 use super::{
-    Found,
+    Found, budgets,
     diagnostic::{ConfigError, Source, closest, suggest},
     effective::{
-        Agent, Config, Http, Lease, Model, ModelKind, Origin, Reader, Setting, Site, StoreAt, any, at_least_one, plain, resolve,
+        Agent, Config, Http, KeyringAt, Lease, Limits, Model, ModelKind, Origin, Reader, Setting, Site, StoreAt, Webhook, any,
+        at_least_one, plain, resolve,
     },
     file::{self, File},
+    server::Server,
 };
-use leasehold::agent::{registry::Price, tool::Approval};
+use crate::webhook::{Event, check_url};
+use leasehold::agent::{
+    registry::{Price, matches},
+    tool::Approval,
+};
 use leasehold::run::OnExpiry;
 use leasehold::store::postgres::PostgresStore;
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
+use strum::IntoEnumIterator as _;
 use toml::Spanned;
 
 /// Tools of the bundled site, and whether they write.
@@ -94,13 +101,6 @@ impl Checker<'_> {
                 .error(mcp, format!("MCP servers are not supported in this version (`{name}`)"))
                 .mend("remove the [[mcp]] section, or offer what it does as [[tool.http]]"));
         }
-        if file.auth.local.as_ref().is_some_and(|l| *l.get_ref() == file::Local::Token)
-            && let Some(at) = &file.auth.local
-        {
-            return Err(self
-                .error(at, "local = \"token\" is not supported in this version")
-                .mend("whoever can open the store's file owns it: protect the file instead"));
-        }
         let store = self.store(file)?;
         let http = self.http(file)?;
         let models = self.models(file)?;
@@ -133,6 +133,7 @@ impl Checker<'_> {
                 file.server.execute.as_ref(),
                 true,
             )?,
+            server: Server::read(&self.reader, &file.server)?,
             concurrency: self.reader.setting(
                 "LEASEHOLD_WORKER_CONCURRENCY",
                 plain("a whole number of at least 1"),
@@ -148,6 +149,14 @@ impl Checker<'_> {
                 file.auth.admin_token_env.as_ref(),
                 "LEASEHOLD_ADMIN_TOKEN".into(),
             )?,
+            // No variable says it: whoever runs a command has its environment in hand.
+            local: match &file.auth.local {
+                Some(said) => Setting { value: *said.get_ref(), origin: Origin::File(self.place(said)) },
+                None => Setting { value: file::Local::default(), origin: Origin::Default },
+            },
+            keyring: self.keyring(file),
+            webhook: self.webhook(file)?,
+            data_dir: self.found.data_dir.clone(),
             models,
             agents,
             http,
@@ -174,6 +183,53 @@ impl Checker<'_> {
         };
         let value = store_at(&url.value, &base).map_err(|(what, mend)| ConfigError::new(place, what).mend(mend))?;
         Ok(Setting { value, origin: url.origin })
+    }
+
+    fn keyring(&self, file: &File) -> Setting<KeyringAt> {
+        // What it holds is read where a store is opened: a wrong one keeps nobody from looking at the configuration.
+        let name = "LEASEHOLD_KEYRING";
+        match &file.seal.keyring {
+            _ if (self.env)(name).is_some_and(|text| !text.trim().is_empty()) => {
+                Setting { value: KeyringAt::Environment, origin: Origin::Env(name.into()) }
+            }
+            Some(path) => Setting {
+                value: KeyringAt::File(resolve(&self.base(), path.get_ref())),
+                origin: Origin::File(self.place(path)),
+            },
+            None => Setting { value: KeyringAt::Nowhere, origin: Origin::Default },
+        }
+    }
+
+    fn webhook(&self, file: &File) -> Result<Option<Webhook>, ConfigError> {
+        let Some(spanned) = &file.webhook else { return Ok(None) };
+        let said = spanned.get_ref();
+        check_url(said.url.get_ref(), said.insecure_http).map_err(|(what, mend)| self.error(&said.url, what).mend(mend))?;
+        let secret_env = match &said.secret_env {
+            None => "LEASEHOLD_WEBHOOK_SECRET".to_owned(),
+            Some(at) => {
+                env_name(at.get_ref()).map_err(|what| self.error(at, what))?;
+                at.get_ref().clone()
+            }
+        };
+        let events: BTreeSet<Event> = match &said.events {
+            None => Event::iter().collect(),
+            Some(at) if at.get_ref().is_empty() => {
+                return Err(self.error(at, "a webhook of no events").mend("name some, or remove the [webhook] section"));
+            }
+            Some(at) => at.get_ref().iter().copied().collect(),
+        };
+        let base = said.link_base.as_ref().or(file.server.public_url.as_ref());
+        if let Some(at) = base.filter(|at| !["http://", "https://"].iter().any(|s| at.get_ref().starts_with(s))) {
+            return Err(self.error(at, format!("`{}` is not an http or https URL", at.get_ref())));
+        }
+        Ok(Some(Webhook {
+            url: said.url.get_ref().clone(),
+            secret_env,
+            events,
+            link_base: base.map(|at| at.get_ref().clone()),
+            insecure_http: said.insecure_http,
+            origin: Origin::File(self.place(spanned)),
+        }))
     }
 
     fn listen(&self, file: &File, default: SocketAddr) -> Result<Setting<SocketAddr>, ConfigError> {
@@ -364,6 +420,13 @@ impl Checker<'_> {
             for pattern in &agent.tools {
                 self.pattern(agent.name.get_ref(), pattern, http)?;
             }
+            let has_price = models.iter().any(|m| m.name == model && m.price.is_some());
+            let offered: Vec<&str> = known_tools(http)
+                .into_iter()
+                .filter(|name| agent.tools.iter().any(|pattern| matches(pattern.get_ref(), name)))
+                .collect();
+            let limits = budgets::limits(agent, has_price, &offered)
+                .map_err(|wrong| self.error(&wrong.at, wrong.what).mend(wrong.mend))?;
             let at_least = |value: &Option<Spanned<u32>>, default: u32| match value {
                 Some(at) => at_least_one(at.get_ref()).map(|()| *at.get_ref()).map_err(|what| self.error(at, what)),
                 None => Ok(default),
@@ -382,6 +445,7 @@ impl Checker<'_> {
                     file::OnExpired::DeadLetter => OnExpiry::DeadLetter,
                 },
                 approval_valid_for: agent.approval_valid_for.as_ref().map_or(Duration::from_secs(24 * 3600), |p| p.get_ref().0),
+                limits,
                 origin: Origin::File(self.place(spanned)),
             });
         }
@@ -390,14 +454,9 @@ impl Checker<'_> {
 
     /// A pattern of an agent names at least one tool.
     fn pattern(&self, agent: &str, pattern: &Spanned<String>, http: &[Http]) -> Result<(), ConfigError> {
-        let known: Vec<&str> =
-            SITE_TOOLS.iter().map(|(name, _)| *name).chain(http.iter().map(|h| h.tool.name.as_str())).collect();
+        let known = known_tools(http);
         let text = pattern.get_ref().as_str();
-        let is_there = match text.strip_suffix('*') {
-            Some(prefix) => known.iter().any(|name| name.starts_with(prefix)),
-            None => known.contains(&text),
-        };
-        if is_there {
+        if known.iter().any(|name| matches(text, name)) {
             return Ok(());
         }
         Err(self
@@ -455,6 +514,11 @@ impl Checker<'_> {
     }
 }
 
+/// Every tool that an agent can be offered.
+fn known_tools(http: &[Http]) -> Vec<&str> {
+    SITE_TOOLS.iter().map(|(name, _)| *name).chain(http.iter().map(|h| h.tool.name.as_str())).collect()
+}
+
 fn default_agent(http: &[Http], models: &[Model]) -> Agent {
     // The file's only model is meant, whatever its name is.
     let model = match models {
@@ -473,6 +537,7 @@ fn default_agent(http: &[Http], models: &[Model]) -> Agent {
         decision_deadline: None,
         on_decision_expired: OnExpiry::Continue,
         approval_valid_for: Duration::from_secs(24 * 3600),
+        limits: Limits::default(),
         origin: Origin::Default,
     }
 }

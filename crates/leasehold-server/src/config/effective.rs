@@ -3,14 +3,16 @@
 use super::{
     diagnostic::{ConfigError, Source},
     file::{self, Period, parse_period},
+    server::Server,
 };
+use crate::webhook::Event;
 use leasehold::agent::{
-    registry::Price,
+    registry::{EffectBudget, Price},
     tool::{Approval, http::HttpToolConfig},
 };
 use leasehold::run::OnExpiry;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -211,7 +213,52 @@ pub(crate) struct Agent {
     pub(crate) decision_deadline: Option<Duration>,
     pub(crate) on_decision_expired: OnExpiry,
     pub(crate) approval_valid_for: Duration,
+    pub(crate) limits: Limits,
     pub(crate) origin: Origin,
+}
+
+/// What one run, and what all of an agent's runs together, may spend and do; none: no limit.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Limits {
+    /// Tokens of one run.
+    pub(crate) max_tokens: Option<u64>,
+    /// Billionths of a US dollar of one run.
+    pub(crate) max_cost_nano_usd: Option<u64>,
+    /// Writes in a window of time.
+    pub(crate) effect_budgets: Vec<EffectBudget>,
+}
+
+/// Where the operator is told of runs.
+#[derive(Clone)]
+pub(crate) struct Webhook {
+    /// May hold a secret.
+    pub(crate) url: String,
+    /// The variable with the secret that signs.
+    pub(crate) secret_env: String,
+    /// Of what.
+    pub(crate) events: BTreeSet<Event>,
+    /// Where the pages of runs are; none: no link.
+    pub(crate) link_base: Option<String>,
+    /// In plain text to other machines too.
+    pub(crate) insecure_http: bool,
+    pub(crate) origin: Origin,
+}
+
+impl fmt::Debug for Webhook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the webhook of {}", self.origin)
+    }
+}
+
+/// Where the keys are that seal what lies in the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum KeyringAt {
+    /// Nowhere: it lies open.
+    Nowhere,
+    /// In a file.
+    File(PathBuf),
+    /// In the environment variable `LEASEHOLD_KEYRING`. What it says is not kept here.
+    Environment,
 }
 
 /// The bundled site: where it is, and what the operator said of its writes.
@@ -265,9 +312,16 @@ pub(crate) struct Config {
     pub(crate) store: Setting<StoreAt>,
     pub(crate) listen: Setting<SocketAddr>,
     pub(crate) execute: Setting<bool>,
+    pub(crate) server: Server,
     pub(crate) concurrency: Setting<u32>,
     pub(crate) lease: Lease,
     pub(crate) admin_token_env: Setting<String>,
+    /// What a command shows that opens the store.
+    pub(crate) local: Setting<file::Local>,
+    pub(crate) keyring: Setting<KeyringAt>,
+    pub(crate) webhook: Option<Webhook>,
+    /// The user's data directory, for what no file places.
+    pub(crate) data_dir: PathBuf,
     pub(crate) models: Vec<Model>,
     pub(crate) agents: Vec<Agent>,
     pub(crate) http: Vec<Http>,

@@ -1,6 +1,7 @@
 //! The shape of `leasehold.toml`. Reading it is the library's part (serde and toml); what the parts mean together is checked in
 //! [`super::check`]. Every table refuses keys that it does not know.
 
+use crate::webhook::Event;
 use jiff::SignedDuration;
 use leasehold::agent::tool::http::HttpToolConfig;
 use serde::{Deserialize, Deserializer, de};
@@ -65,6 +66,8 @@ pub(crate) struct File {
     pub(crate) worker: Worker,
     pub(crate) lease: Lease,
     pub(crate) auth: Auth,
+    pub(crate) seal: Seal,
+    pub(crate) webhook: Option<Spanned<Webhook>>,
     pub(crate) model: Vec<Spanned<Model>>,
     pub(crate) agent: Vec<Spanned<Agent>>,
     pub(crate) tool: Tools,
@@ -112,8 +115,9 @@ pub(crate) struct Backoff {
 }
 
 /// What the owner of a local store has to show.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum Local {
     /// Nothing: whoever opens the store owns it.
     #[default]
@@ -127,6 +131,25 @@ pub(crate) enum Local {
 pub(crate) struct Auth {
     pub(crate) admin_token_env: Option<Spanned<String>>,
     pub(crate) local: Option<Spanned<Local>>,
+}
+
+/// Sealing of what lies in the store.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Seal {
+    pub(crate) keyring: Option<Spanned<String>>,
+}
+
+/// Where the operator is told of runs.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Webhook {
+    pub(crate) url: Spanned<String>,
+    pub(crate) secret_env: Option<Spanned<String>>,
+    pub(crate) events: Option<Spanned<Vec<Event>>>,
+    pub(crate) link_base: Option<Spanned<String>>,
+    #[serde(default)]
+    pub(crate) insecure_http: bool,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -177,6 +200,21 @@ pub(crate) struct Agent {
     #[serde(default)]
     pub(crate) on_decision_expired: OnExpired,
     pub(crate) approval_valid_for: Option<Spanned<Period>>,
+    pub(crate) max_tokens: Option<Spanned<u64>>,
+    pub(crate) max_cost: Option<Spanned<f64>>,
+    #[serde(default)]
+    pub(crate) effect_budgets: Vec<Spanned<EffectBudget>>,
+}
+
+/// What an agent's writes may do in a window of time.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct EffectBudget {
+    pub(crate) tool: Spanned<String>,
+    pub(crate) max_writes: Option<Spanned<u32>>,
+    pub(crate) max_sum: Option<Spanned<f64>>,
+    pub(crate) argument: Option<Spanned<String>>,
+    pub(crate) window: Spanned<Period>,
 }
 
 /// Whether a person has to release a write.

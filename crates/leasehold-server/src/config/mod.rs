@@ -4,15 +4,17 @@
 //! is wrong and how to mend it, and is raised before anything starts. Secrets are named by their environment variable; no value
 //! of one is kept here.
 
+mod budgets;
 mod check;
 mod diagnostic;
 pub(crate) mod effective;
 pub(crate) mod file;
+pub(crate) mod server;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use diagnostic::ConfigError;
-pub(crate) use effective::{Agent, Config, Http, Model, ModelKind, Origin, Site, StoreAt};
+pub(crate) use effective::{Agent, Config, Http, KeyringAt, Model, ModelKind, Origin, Site, StoreAt, Webhook};
 
 use diagnostic::Source;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,12 @@
 //! What a configuration may say, and what it hears when it is wrong.
 
-use super::{check::check, diagnostic::Source, *};
-use leasehold::agent::tool::Approval;
+use super::{
+    check::check,
+    diagnostic::Source,
+    effective::{Limits, Setting},
+    *,
+};
+use leasehold::agent::{registry::EffectLimit, tool::Approval};
 use std::time::Duration;
 
 fn read_with(text: &str, env: &[(&str, &str)]) -> Result<Config, String> {
@@ -227,7 +232,15 @@ fn what_is_not_in_this_version_is_refused_clearly() {
         wrong("\n[[mcp]]\nname = \"files\"\ncommand = [\"npx\"]\n")
             .contains(":2: MCP servers are not supported in this version")
     );
-    assert!(wrong("[auth]\nlocal = \"token\"\n").contains("not supported in this version"));
+}
+
+#[test]
+fn what_a_command_shows_that_opens_the_store_is_the_files_word_alone() {
+    use super::file::Local;
+    let of = |text: &str, env: &[(&str, &str)]| read_with(text, env).unwrap().local;
+    assert_eq!((of("", &[]).value, of("", &[]).origin), (Local::Owner, super::Origin::Default));
+    let wants = of("[auth]\nlocal = \"token\"\n", &[("LEASEHOLD_AUTH_LOCAL", "owner")]);
+    assert_eq!((wants.value, wants.origin.to_string()), (Local::Token, "/etc/lh/leasehold.toml:2".to_owned()));
 }
 
 #[test]
@@ -319,4 +332,83 @@ fn the_stores_url_is_a_file_and_nothing_more() {
     for url in ["sqlite:a.db?mode=ro", "sqlite::memory:", "sqlite:", "a.db"] {
         assert!(wrong(&format!("[store]\nurl = \"{url}\"\n")).starts_with("/etc/lh/leasehold.toml:2: "), "{url}");
     }
+}
+
+const PRICED: &str = "[[model]]\nname = \"m\"\nprovider = \"openai\"\nmodel = \"x\"\nprice = { input = 1, output = 2 }\n";
+
+/// An agent that is offered the ledger, with these lines, of which the first is line 9.
+fn agent_with(lines: &str) -> String {
+    format!("{PRICED}[[agent]]\nname = \"a\"\nmodel = \"m\"\ntools = [\"ledger.*\"]\n{lines}\n{TOOL}")
+}
+
+#[test]
+fn limits_of_an_agent_are_read_to_the_last_digit() {
+    let budgets = "effect_budgets = [{ tool = \"ledger.*\", max_writes = 5, window = \"1h\" }, \
+                   { tool = \"ledger.append\", max_sum = 1000.25, argument = \"amount\", window = \"24h\" }]";
+    let config = read(&agent_with(&format!("max_tokens = 9000\nmax_cost = 0.50\n{budgets}"))).unwrap();
+    let limits = &config.agents[0].limits;
+    assert_eq!((limits.max_tokens, limits.max_cost_nano_usd), (Some(9000), Some(500_000_000)));
+    assert_eq!(limits.effect_budgets[0].limit, EffectLimit::Writes(5));
+    let sum = EffectLimit::Sum { argument: "amount".into(), max_millionths: 1_000_250_000 };
+    assert_eq!((&limits.effect_budgets[1].limit, limits.effect_budgets[1].window), (&sum, Duration::from_secs(24 * 3600)));
+    assert_eq!(read(&agent_with("")).unwrap().agents[0].limits, Limits::default());
+    // A whole number is one too.
+    let whole = "effect_budgets = [{ tool = \"ledger.*\", max_sum = 10, argument = \"amount\", window = \"1h\" }]";
+    let whole = read(&agent_with(whole)).unwrap();
+    assert_eq!(whole.agents[0].limits.effect_budgets[0].max(), 10_000_000);
+}
+
+#[test]
+fn a_limit_that_would_count_nothing_is_refused_with_its_line_and_the_mend() {
+    let budget = |text: &str| format!("effect_budgets = [\n{{ {text} }}]");
+    for (lines, at, what, mend) in [
+        ("max_tokens = 0".to_owned(), 10, "at least 1", "remove it"),
+        ("max_cost = 0.0".into(), 10, "greater than zero", "max_cost = 0.50"),
+        ("max_cost = nan".into(), 10, "greater than zero", "max_cost = 0.50"),
+        (budget("tool = \"ledgr.*\", max_writes = 1, window = \"1h\""), 11, "offered no such tool", "ledger.append"),
+        (budget("tool = \"site.*\", max_writes = 1, window = \"1h\""), 11, "offered no such tool", "ledger.append"),
+        (budget("tool = \"ledger.*\", max_writes = 1, window = \"0s\""), 11, "longer than zero", "24h"),
+        (budget("tool = \"ledger.*\", max_writes = 1, window = \"1500ms\""), 11, "whole seconds", "24h"),
+        (budget("tool = \"ledger.*\", window = \"1h\""), 11, "without a limit", "max_writes = 5"),
+        (
+            budget("tool = \"ledger.*\", max_writes = 1, max_sum = 1, argument = \"a\", window = \"1h\""),
+            11,
+            "either",
+            "keep one",
+        ),
+        (budget("tool = \"ledger.*\", max_sum = 1, window = \"1h\""), 11, "which argument", "argument = \"amount\""),
+        (budget("tool = \"ledger.*\", max_sum = 0, argument = \"a\", window = \"1h\""), 11, "greater than zero", "millionth"),
+        (budget("tool = \"ledger.*\", max_writes = 0, window = \"1h\""), 11, "at least 1", "take the tool away"),
+        (budget("tool = \"ledger.*\", max_writes = 1, argument = \"a\", window = \"1h\""), 11, "no meaning", "max_sum"),
+        (budget("tool = \"ledger.*\", max_write = 1, window = \"1h\""), 11, "unknown key `max_write`", "`max_writes`"),
+        (budget("max_writes = 1, window = \"1h\""), 11, "`tool` is missing", ""),
+        (
+            budget(
+                "tool = \"ledger.*\", max_writes = 1, window = \"60m\" }, { tool = \"ledger.*\", max_writes = 2, window = \"1h\"",
+            ),
+            11,
+            "two budgets count the same",
+            "smaller",
+        ),
+    ] {
+        let error = wrong(&agent_with(&lines));
+        let place = format!("/etc/lh/leasehold.toml:{at}: ");
+        assert!(error.starts_with(&place) && error.contains(what) && error.contains(mend), "{lines}:\n{error}");
+    }
+    let unpriced = agent_with("max_cost = 1").replace("price =", "# price =");
+    assert!(
+        wrong(&unpriced).contains("has no price, so nothing would be counted\n  add to its [[model]]: price"),
+        "{unpriced}"
+    );
+}
+
+#[test]
+fn a_keyring_is_named_by_the_file_or_is_in_the_environment_and_its_text_is_not_kept() {
+    let text = "[seal]\nkeyring = \"keys.toml\"\n";
+    let named = KeyringAt::File("/etc/lh/keys.toml".into());
+    assert_eq!(read(text).unwrap().keyring, Setting { value: named, origin: Origin::File("/etc/lh/leasehold.toml:2".into()) });
+    let config = read_with(text, &[("LEASEHOLD_KEYRING", "a = \"0011223344\"")]).unwrap();
+    assert_eq!(config.keyring.value, KeyringAt::Environment);
+    assert!(!format!("{config:?}").contains("0011223344"));
+    assert_eq!(read_with("", &[("LEASEHOLD_KEYRING", " ")]).unwrap().keyring.value, KeyringAt::Nowhere);
 }

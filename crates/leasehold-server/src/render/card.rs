@@ -1,12 +1,12 @@
 //! The card: what exactly a person releases. Everything on it that came from a model, a tool or the far side is made visible
 //! by the screen; the lines that ask are this program's own.
 
-use super::{BLOCK_LINES_MAX, Subject, arguments, effect_words, when};
+use super::{BLOCK_LINES_MAX, Subject, arguments, effect_words, fields::fields, when};
 use crate::{
     terminal::{Look, Screen, span},
     wire::{as_decided, on_card, standing_card},
 };
-use leasehold::run::{CallId, CardCall, OpenCall};
+use leasehold::run::{CallId, CardCall, OpenCall, State};
 
 /// The calls that are still on the standing card, with their place in the row.
 fn open_calls<'a>(subject: &Subject<'a>) -> Vec<(CardCall, &'a OpenCall)> {
@@ -71,6 +71,10 @@ pub(crate) fn card(screen: &mut Screen, subject: &Subject<'_>, only: Option<&Cal
         screen.styled(Look::Faint, "    arguments");
         arguments(screen, 6, &card.arguments);
     }
+    let schema = standing_card(subject.row, subject.entries).and_then(|standing| standing.card.schema.as_ref());
+    if let Some(schema) = schema {
+        fields(screen, schema);
+    }
     if only.is_none()
         && let Some(deadline) = subject.row.turn.as_ref().and_then(|turn| turn.deadline)
     {
@@ -87,6 +91,12 @@ pub(crate) fn how_to_decide(screen: &mut Screen, subject: &Subject<'_>) {
         return;
     }
     let Some(digest) = digest(subject) else { return };
+    if subject.row.state == State::WaitingForInput {
+        screen.styled(Look::Faint, "  to answer exactly this:");
+        screen.command(format!("    {command} input {id} --digest {digest} --values '{{..}}'"));
+        screen.command(format!("  to end it:       {command} runs cancel {id}"));
+        return;
+    }
     screen.styled(Look::Faint, "  to decide about exactly this:");
     screen.command(format!("    {command} approve {id} --digest {digest}"));
     screen.command(format!("    {command} deny {id} --digest {digest} --reason \"..\""));

@@ -3,7 +3,7 @@
 use super::ago;
 use crate::terminal::Screen;
 use jiff::Timestamp;
-use leasehold::store::Listed;
+use leasehold::{InboxKind, run::Snapshot, store::Listed};
 
 /// The shortest end of an id that tells it from the others of a list, at least eight characters.
 fn short_ids(ids: &[String]) -> Vec<String> {
@@ -60,4 +60,36 @@ pub(crate) fn inbox_table(screen: &mut Screen, items: &[(&'static str, &Listed, 
         })
         .collect();
     screen.table(&["what", "run", "agent", "about", "since", "owner"], &rows);
+}
+
+/// What an item is about, in a few words; of a run that waits with its row, where that can be read.
+pub(crate) fn about(kind: InboxKind, listed: &Listed, row: Option<&Snapshot>) -> String {
+    match kind {
+        InboxKind::InDoubt => format!("{} may have happened", listed.fence_tool.as_deref().unwrap_or("a write")),
+        InboxKind::Dead => {
+            let reason = match listed.reason.as_deref() {
+                Some("unreadable") => "its record cannot be read; a discard ends it".to_owned(),
+                reason => reason.unwrap_or_default().replace('_', " "),
+            };
+            match &listed.fence_tool {
+                Some(tool) => format!("{reason}; {tool} may have happened"),
+                None => reason,
+            }
+        }
+        InboxKind::Duplicate => format!("landed twice: {}", listed.duplicates),
+        InboxKind::Contradicted => "a call's own process says otherwise than the record".to_owned(),
+        InboxKind::Approval | InboxKind::Input => match row {
+            Some(row) => {
+                let calls: Vec<&str> = row
+                    .turn
+                    .iter()
+                    .flat_map(|turn| &turn.calls)
+                    .filter(|call| call.is_undecided())
+                    .map(|call| call.tool.as_str())
+                    .collect();
+                calls.join(", ")
+            }
+            None => "what it waits for cannot be read; a cancel ends it".into(),
+        },
+    }
 }

@@ -3,6 +3,7 @@
 
 mod card;
 mod doubt;
+mod fields;
 mod lists;
 mod show;
 mod timeline;
@@ -10,7 +11,7 @@ mod verdict;
 
 pub(crate) use card::{card, how_to_decide};
 pub(crate) use doubt::doubt;
-pub(crate) use lists::{inbox_table, runs_table};
+pub(crate) use lists::{about, inbox_table, runs_table};
 pub(crate) use show::show;
 pub(crate) use timeline::words;
 pub(crate) use verdict::sentence;

@@ -22,6 +22,7 @@ fn row(state: State, reason: Option<Reason>) -> Snapshot {
         agent: "editor".into(),
         owner: "local:ann".into(),
         initiator: "local:ann".into(),
+        team: None,
         mode: Mode::Wait,
         state,
         reason,
@@ -43,6 +44,7 @@ fn row(state: State, reason: Option<Reason>) -> Snapshot {
         usage: Usage { input_tokens: 120, output_tokens: 30, cached_tokens: 0, cost_nano_usd: 0 },
         duplicates: 0,
         contradictions: 0,
+        chain: None,
         created_at: at(0),
         started_at: Some(at(0)),
         finished_at: None,
@@ -74,6 +76,7 @@ fn entries(bodies: Vec<(i64, EntryBody)>) -> Vec<Entry> {
             at: at(second),
             epoch: 1,
             holder: Some("interactive:web-01:4711".into()),
+            mac: None,
             write_id: WriteId::random(),
             body,
         })

@@ -27,6 +27,7 @@ fn because(note: Option<&str>) -> String {
 pub(crate) fn words(entry: &Entry) -> String {
     let holder = entry.holder.as_deref().unwrap_or("nobody");
     match &entry.body {
+        EntryBody::Sealed(kind, _) => format!("{} (sealed)", kind.replace('_', " ")),
         EntryBody::Started(born) => format!("started by {}, claimed at birth by {holder}{}", born.by.id, task(born)),
         EntryBody::Enqueued(born) => format!("queued by {}{}", born.by.id, task(born)),
         EntryBody::SegmentOpened(_) => format!("claimed by {holder} (epoch {})", entry.epoch),

@@ -12,6 +12,7 @@ use std::{
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
+pub(crate) mod api;
 pub(crate) mod pty;
 
 /// How long anything may take before the test gives up.

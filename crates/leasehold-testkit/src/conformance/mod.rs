@@ -9,10 +9,12 @@
     reason = "an assertion library: panicking is how it says that a store breaks its contract"
 )]
 
+mod charges;
 mod claims;
 mod guard;
 mod load;
 mod queries;
+mod records;
 mod rows;
 
 use leasehold::{
@@ -111,9 +113,24 @@ const CASES: &[Case] = cases![
     queries::lists_are_newest_first_and_paged,
     queries::each_filter_narrows_a_list,
     queries::a_page_has_a_bound,
+    queries::settled_runs_are_untold_until_somebody_was_told_of_that_end,
     queries::a_run_is_found_by_the_end_of_its_id,
     queries::workers_live_until_their_time_or_word,
     queries::what_the_workers_serve_comes_back_as_it_was_last_said,
+    charges::a_write_over_a_budget_changes_nothing_and_one_within_it_counts,
+    charges::a_call_is_counted_once_and_a_write_sent_again_is_the_same,
+    charges::what_is_older_than_the_window_does_not_count,
+    charges::a_charged_write_whose_guard_does_not_hold_charges_nothing,
+    charges::charges_at_once_never_exceed_their_budgets,
+    records::a_record_comes_back_as_it_went_in,
+    records::a_record_is_written_only_over_the_version_that_was_seen,
+    records::an_expired_record_stays_until_it_is_removed,
+    records::records_come_in_the_order_of_their_keys_and_in_pages,
+    records::a_page_of_records_has_a_bound,
+    records::records_are_written_all_or_none,
+    records::a_malformed_record_is_refused_and_changes_nothing,
+    records::of_twenty_writers_of_a_record_one_is_the_first,
+    records::writers_of_the_same_records_in_any_order_do_not_wait_for_each_other_for_ever,
     load::a_renewal_extends_only_what_is_held,
     load::a_look_reports_foreign_changes_and_extends_nothing,
     load::what_was_acknowledged_is_there_for_another_handle,

@@ -6,7 +6,7 @@ use leasehold::{
     clock::BootClock as _,
     limits::PAGE_MAX,
     run::{Claimer, LeaseTime, RunId, Snapshot, State},
-    store::{Filter, Lapse},
+    store::{Filter, Lapse, Visible},
 };
 use std::time::Duration;
 
@@ -156,6 +156,17 @@ pub(super) async fn each_filter_narrows_a_list(world: World) {
     assert_eq!(listed(&world, Filter { since: Some(at(51)), ..Filter::default() }).await, []);
     let otherwise = world.add(Snapshot { contradictions: 1, created_at: at(49), ..completed("a") }).await.id;
     assert_eq!(listed(&world, Filter { flagged_only: true, ..Filter::default() }).await, [otherwise, twice]);
+    let of_team = world.add(Snapshot { team: Some("shop".into()), created_at: at(10), ..completed("a") }).await.id;
+    let behind = world.add(Snapshot { initiator: "eve".into(), created_at: at(10), ..completed("a") }).await.id;
+    let seen = |owner: &str, teams: &[&str]| {
+        let teams = teams.iter().map(|team| (*team).to_owned()).collect();
+        let visible = Visible { owner: owner.into(), initiator: owner.into(), teams };
+        Filter { visible_to: Some(visible), ..Filter::default() }
+    };
+    assert_eq!(listed(&world, seen("bob", &[])).await, [doubt]);
+    assert_eq!(listed(&world, seen("bob", &["shop", "till"])).await, [of_team, doubt]);
+    assert_eq!(listed(&world, seen("eve", &["%"])).await, [behind]);
+    assert_eq!(listed(&world, seen("nobody", &[])).await, []);
     let both = Filter { agent: Some("a".into()), owner: Some("bob".into()), ..states(&[State::Dead]) };
     assert_eq!(listed(&world, both).await, []);
     let nothing = Filter { agent: Some("%".into()), ..Filter::default() };
@@ -225,4 +236,30 @@ pub(super) async fn what_the_workers_serve_comes_back_as_it_was_last_said(world:
     let mut workers = world.subject.reopen().await.workers().await.unwrap();
     workers.sort_by_key(|w| w.agents.contains(EXTREME));
     assert_eq!(workers, [serving("a"), serving(EXTREME)]);
+}
+
+pub(super) async fn settled_runs_are_untold_until_somebody_was_told_of_that_end(world: World) {
+    let ended = |n: i64| Snapshot { finished_at: Some(at(n)), ..completed("a") };
+    let (late, early) = (world.add(ended(30)).await, world.add(ended(10)).await);
+    let same = world.add(ended(30)).await;
+    for row in [queued("a"), running("a"), waiting("a", None), in_doubt("a")] {
+        world.add(row).await;
+    }
+    let untold = async |since, limit| world.store.untold(at(since), limit).await.unwrap();
+    let mut both = [late.id, same.id];
+    both.sort();
+    let all = [(early.id, at(10)), (both[0], at(30)), (both[1], at(30))];
+    assert_eq!(untold(0, usize::MAX).await, all);
+    assert_eq!(untold(10, 2).await, all[..2]);
+    assert_eq!(untold(11, 9).await, all[1..]);
+    assert_eq!(untold(31, 9).await, []);
+    // Of another end somebody was told: nothing.
+    world.store.told(early.id, at(9)).await.unwrap();
+    world.store.told(RunId::new(), at(10)).await.unwrap();
+    assert_eq!(untold(0, 9).await, all);
+    for _ in 0..2 {
+        world.store.told(early.id, at(10)).await.unwrap();
+    }
+    assert_eq!(world.subject.reopen().await.untold(at(0), 9).await.unwrap(), all[1..]);
+    assert_eq!(world.row(early.id).await, early, "the row says nothing of it");
 }

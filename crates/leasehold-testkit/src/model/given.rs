@@ -3,9 +3,9 @@
 use super::Plan;
 use jiff::Timestamp;
 use leasehold::run::{
-    Act, Backoff, CallId, CardCall, Claimer, DecideCall, Effect, Event, Grant, Late, LateAnswer, LeaseId, Mode, NewRun, Now,
-    Order, Outcome, Policy, Principal, Recorded, Recovery, ReplyCall, Request, ResolutionKind, Right, RunId, Snapshot,
-    StampCall, Tick, ToolIdentity, TurnCard, Usage, Via, WaitKind, body,
+    Act, Backoff, CallId, CardCall, Claimer, DecideCall, Effect, Event, Grant, Hash256, Late, LateAnswer, LeaseId, Mode,
+    NewRun, Now, Order, Outcome, Policy, Principal, Recorded, Recovery, ReplyCall, Request, ResolutionKind, Right, RunId,
+    Snapshot, StampCall, Tick, ToolIdentity, TurnCard, Usage, Via, WaitKind, body,
 };
 use serde_json::{Map, Value};
 use std::time::Duration;
@@ -60,6 +60,7 @@ pub(super) fn by_person(order: Order) -> Event {
 pub(super) fn new_run(plan: &Plan) -> NewRun {
     let mode = if plan.recovery == Recovery::Abandon { Mode::Wait } else { Mode::Queue };
     NewRun {
+        salt: Hash256([7; 32]),
         id: RunId(Uuid::from_u128(7)),
         agent: "a".into(),
         agent_version: String::new(),
@@ -68,6 +69,7 @@ pub(super) fn new_run(plan: &Plan) -> NewRun {
         recovery: None,
         owner: "ann".into(),
         initiator: "ann".into(),
+        team: None,
         by: Principal::person("ann"),
         priority: 0,
         run_at: None,

@@ -113,6 +113,8 @@ impl Sim {
         let (heartbeat, ticker): (_, Ticker) =
             Heartbeat::ticked(&store, Arc::clone(&clock) as _, TTL).map_err(|e| e.to_string())?;
         let config = RuntimeConfig {
+            keyring: None,
+            owners: None,
             store,
             registry: Arc::new(self.registry(&gate)?),
             clock: Arc::clone(&clock) as _,

@@ -8,8 +8,8 @@ use leasehold::{
     clock::{BootClock, BootInstant, WallClock},
     run::{Claimer, Entry, LeaseTime, RunId, Snapshot},
     store::{
-        Answer, Choose, Chosen, Filter, Held, Insert, Inserted, Lapsed, Listed, Look, ReadError, Renewer, Store, Unavailable,
-        Wanted, Write,
+        Answer, Choose, Chosen, Filter, Held, Insert, Inserted, Lapsed, Listed, Look, ReadError, Record, Renewer, Store,
+        Unavailable, Wanted, Write,
     },
 };
 use std::{
@@ -197,6 +197,12 @@ impl Store for SimStore {
     async fn overdue(&self, now: Timestamp, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>, Unavailable> {
         self.through(self.inner.overdue(now, after, limit)).await
     }
+    async fn untold(&self, since: Timestamp, limit: usize) -> Result<Vec<(RunId, Timestamp)>, Unavailable> {
+        self.through(self.inner.untold(since, limit)).await
+    }
+    async fn told(&self, id: RunId, finished_at: Timestamp) -> Result<(), Unavailable> {
+        self.through(self.inner.told(id, finished_at)).await
+    }
     async fn find(&self, suffix: &str) -> Result<Vec<RunId>, Unavailable> {
         self.through(self.inner.find(suffix)).await
     }
@@ -205,6 +211,18 @@ impl Store for SimStore {
     }
     async fn workers(&self) -> Result<Vec<Claimer>, Unavailable> {
         self.through(self.inner.workers()).await
+    }
+    async fn record(&self, kind: &str, key: &str) -> Result<Option<Record>, Unavailable> {
+        self.through(self.inner.record(kind, key)).await
+    }
+    async fn records(&self, kind: &str, after: Option<&str>, limit: usize) -> Result<Vec<Record>, Unavailable> {
+        self.through(self.inner.records(kind, after, limit)).await
+    }
+    async fn put_records(&self, records: Vec<Record>) -> Result<bool, Unavailable> {
+        self.through(self.inner.put_records(records)).await
+    }
+    async fn remove_record(&self, kind: &str, key: &str, version: u64) -> Result<bool, Unavailable> {
+        self.through(self.inner.remove_record(kind, key, version)).await
     }
     fn renewer(&self) -> Result<Box<dyn Renewer>, Unavailable> {
         let faults = if self.faults == 0 { 0 } else { self.faults + 50 };

@@ -5,6 +5,8 @@ pub(crate) mod arguments;
 pub(crate) mod executor;
 pub(crate) mod gate;
 pub mod model;
+pub mod owner;
+pub(crate) mod patience;
 pub mod registry;
 pub mod tool;
 pub(crate) mod transcript;

@@ -28,6 +28,56 @@ impl Price {
     }
 }
 
+/// How much an agent's writes may do in a window of time, over all its runs. Beyond it a person is asked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EffectBudget {
+    /// Its tools: `source.tool`, or `source.*`.
+    pub tool: String,
+    /// How much.
+    pub limit: EffectLimit,
+    /// In how long.
+    pub window: Duration,
+}
+
+/// What an [`EffectBudget`] counts.
+#[derive(Clone, Debug, PartialEq)]
+pub enum EffectLimit {
+    /// So many writes.
+    Writes(u32),
+    /// So much of a numeric argument, in millionths.
+    Sum {
+        /// The argument.
+        argument: String,
+        /// At most.
+        max_millionths: i64,
+    },
+}
+
+impl EffectBudget {
+    /// What it is counted under. Another limit counts on from what was counted before.
+    pub fn key(&self, agent: &str) -> String {
+        let what = match &self.limit {
+            EffectLimit::Writes(_) => "writes".to_owned(),
+            EffectLimit::Sum { argument, .. } => format!("sum of {argument}"),
+        };
+        format!("{agent}: {what} of {} in {} s", self.tool, self.window.as_secs())
+    }
+    /// At most so much.
+    pub fn max(&self) -> i64 {
+        match &self.limit {
+            EffectLimit::Writes(max) => i64::from(*max),
+            EffectLimit::Sum { max_millionths, .. } => *max_millionths,
+        }
+    }
+    /// What a call with these arguments counts; none where the argument is missing, or is no amount that can be counted.
+    pub fn amount(&self, arguments: &serde_json::Map<String, serde_json::Value>) -> Option<i64> {
+        let EffectLimit::Sum { argument, .. } = &self.limit else { return Some(1) };
+        let amount = arguments.get(argument)?.as_f64()? * 1e6;
+        // Beyond 2^53 millionths a number is not what was written; below zero it would give back what others spent.
+        (0.0..=9_007_199_254_740_992.0).contains(&amount).then(|| amount.round() as i64)
+    }
+}
+
 /// An agent as the operator configured it.
 #[derive(Clone)]
 pub struct AgentSpec {
@@ -53,6 +103,12 @@ pub struct AgentSpec {
     pub on_expiry: OnExpiry,
     /// How long a release counts that was not used.
     pub approval_valid_for: Duration,
+    /// What its writes may do in a window of time, over all its runs.
+    pub effect_budgets: Vec<EffectBudget>,
+    /// Tokens that one run may use, sent and received; beyond, it fails before the next model call.
+    pub max_tokens: Option<u64>,
+    /// What one run may cost, in billionths of a US dollar.
+    pub max_cost_nano_usd: Option<u64>,
 }
 
 impl AgentSpec {
@@ -70,6 +126,9 @@ impl AgentSpec {
             decision_deadline: None,
             on_expiry: OnExpiry::Continue,
             approval_valid_for: Duration::from_secs(24 * 3600),
+            effect_budgets: Vec::new(),
+            max_tokens: None,
+            max_cost_nano_usd: None,
         }
     }
     /// With instructions.
@@ -124,6 +183,12 @@ pub enum RegistryError {
         /// What is wrong.
         why: String,
     },
+    /// A person would be asked twice about one call, and only the second time see all of it.
+    #[error(
+        "tool `{0}` asks for input and for approval: whoever fills in the values of a write releases it; set its approval to \"none\", or \
+         take its input away"
+    )]
+    InputAndApproval(String),
     /// Two names that cannot be told apart on the wire.
     #[error("tools `{0}` and `{1}` have the same name on the wire (`{2}`): rename one")]
     WireCollision(String, String, String),
@@ -148,7 +213,8 @@ impl fmt::Debug for RegisteredTool {
     }
 }
 
-fn matches(pattern: &str, name: &str) -> bool {
+/// A name that a pattern names: itself, or a beginning before `*`.
+pub fn matches(pattern: &str, name: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(prefix) => name.starts_with(prefix),
         None => pattern == name,
@@ -184,6 +250,15 @@ impl Registry {
             return Err(bad("`type` must be `object`".into()));
         }
         let schema = jsonschema::draft202012::new(parameters).map_err(|e| bad(e.to_string()))?;
+        if let Some(input) = &tool.spec().input {
+            if input.get("type").and_then(|t| t.as_str()) != Some("object") || input.get("properties").is_none() {
+                return Err(bad("`input` must be an object with `properties`".into()));
+            }
+            jsonschema::draft202012::new(input).map_err(|e| bad(format!("`input`: {e}")))?;
+            if tool.effect().is_write() && tool.approval() == super::tool::Approval::Required {
+                return Err(RegistryError::InputAndApproval(name.clone()));
+            }
+        }
         let name = name.clone();
         self.tools.insert(name, RegisteredTool { tool, schema: Arc::new(schema) });
         Ok(())

@@ -60,6 +60,7 @@ impl Unrecorded {
             epoch: 0,
             holder: None,
             write_id: WriteId::random(),
+            mac: None,
             body,
         };
         self.story.fold(&entry);

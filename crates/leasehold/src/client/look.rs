@@ -1,6 +1,7 @@
 //! What there is to see: runs, their records, what waits for a person.
 
 use super::*;
+use crate::run::chain::{self, ChainError, Exported};
 
 /// A run as it stands, with its whole journal.
 #[derive(Clone, Debug)]
@@ -93,12 +94,32 @@ impl Runtime {
         Ok(Details { row, entries, story, unreadable })
     }
 
+    /// Compares a run's journal with its chain, and with heads that were exported before; the head as it is now.
+    ///
+    /// # Errors
+    /// No such run, no answer, an entry that does not decode; inside: where journal and chain part.
+    pub async fn verify_chain(&self, id: RunId, exported: &[Exported]) -> Result<Result<Exported, ChainError>, OrderError> {
+        // The journal after the row: what was added in between is not the row's yet.
+        let row = self.engine.load(id).await?;
+        let mut entries = self.engine.journal_of(&row, 0).await?;
+        entries.retain(|entry| entry.sequence < row.sequence);
+        Ok(chain::verify(row.chain.as_ref(), &entries, exported))
+    }
+
     /// Entries of a run from number `from`.
     ///
     /// # Errors
     /// No answer, an entry that does not decode.
     pub async fn events(&self, id: RunId, from: u64) -> Result<Vec<Entry>, OrderError> {
         Ok(self.engine.journal(id, from).await?)
+    }
+
+    /// At most `limit` entries of a run from number `from` on.
+    ///
+    /// # Errors
+    /// No answer, an entry that does not decode.
+    pub async fn events_page(&self, id: RunId, from: u64, limit: usize) -> Result<Vec<Entry>, ReadError> {
+        self.engine.journal_page(id, from, limit).await
     }
 
     /// Waits until the run has an entry of number `from` or later, and gives what is there. A commit of this process wakes it at

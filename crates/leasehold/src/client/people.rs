@@ -133,6 +133,9 @@ impl Runtime {
         }
         let mut calls = expand(&row, decision);
         self.take_edits(&row, &mut calls).await?;
+        if row.second_approver && calls.iter().any(|call| call.arguments.is_some()) {
+            return self.propose(id, &row, decision, calls).await;
+        }
         let undecided_after = row
             .turn
             .iter()
@@ -196,6 +199,42 @@ impl Runtime {
         Err(Rejection::NotWaiting(row.state).into())
     }
 
+    /// Under four eyes other arguments are a proposal: a new card, which somebody else releases.
+    async fn propose(
+        &self,
+        id: RunId,
+        row: &Snapshot,
+        decision: &Decision,
+        calls: Vec<DecideCall>,
+    ) -> Result<Decided, OrderError> {
+        if calls.iter().any(|call| call.arguments.is_none()) {
+            return Err(OrderError::Invalid(
+                "under four eyes other arguments are a proposal, which somebody else releases: send them by themselves, and decide about \
+                 the other calls on the card that follows"
+                    .into(),
+            ));
+        }
+        let story = Story::of(&self.engine.journal_of(row, 0).await?);
+        let Some(standing) = story.card else {
+            return Err(OrderError::Unreadable("what the run waits for is not in its record".into()));
+        };
+        let TurnCard { kind, turn, agent_version, calls: standing, schema } = standing.card;
+        let undecided = |id: &CallId| row.turn.as_ref().and_then(|turn| turn.call(id)).is_some_and(|call| call.is_undecided());
+        let shown = standing.into_iter().filter(|card| undecided(&card.id)).map(|card| {
+            // What was proposed before stands on the card of the call.
+            let now = story.calls.get(&card.id).and_then(|call| call.card.clone()).unwrap_or(card);
+            match calls.iter().find(|call| call.call_id == now.id).and_then(|call| call.arguments.clone().zip(Some(call))) {
+                Some((arguments, call)) => now.edited(arguments, call.edited_card.clone()),
+                None => now,
+            }
+        });
+        let card = TurnCard { calls: shown.collect(), kind, turn, agent_version, schema };
+        let order = Order::Edit { digest: decision.digest.clone(), card, calls };
+        let by = decision.by.clone();
+        let done = self.engine.change(id, WriteId::random(), PATIENCE, |_| Event::Person(by.clone(), order.clone())).await?;
+        Ok(Decided { row: done.row, execution: None, repeated: done.entries.is_empty(), queued_because: None })
+    }
+
     /// Edited arguments must fit the tool as it is now, and preview and precondition are taken again for them.
     async fn take_edits(&self, row: &Snapshot, calls: &mut [DecideCall]) -> Result<(), OrderError> {
         let edited: Vec<&mut DecideCall> = calls
@@ -207,11 +246,6 @@ impl Runtime {
             .collect();
         if edited.is_empty() {
             return Ok(());
-        }
-        if row.second_approver {
-            return Err(OrderError::Invalid(
-                "under four eyes an edit is a proposal that somebody else releases; that is not in this version: deny with a reason instead".into(),
-            ));
         }
         let Some(agent) = self.registry.agent(&row.agent) else {
             return Err(OrderError::Invalid(format!(
@@ -299,8 +333,12 @@ impl Runtime {
             return self.resolved_before(row, &said).await;
         };
         let (mut note, mut asked) = (said.note, None);
-        // Not before it can be sure; the core refuses the resolution then anyway.
-        if said.outcome == ResolutionKind::NotLanded && fence.verifiable && fence.in_flight_until <= self.engine.now().wall {
+        if said.outcome == ResolutionKind::NotLanded && fence.verifiable {
+            // Not before it can be sure. Refused here and not left to the core, for whom the limit may have passed by then: the word
+            // would be taken without asking.
+            if self.engine.now().wall < fence.in_flight_until {
+                return Err(Rejection::TooEarly(fence.in_flight_until).into());
+            }
             let answer = match self.ask(&row, fence).await? {
                 Ok(Verified::Landed(result)) => return Err(OrderError::VerifiedLanded(result)),
                 Ok(Verified::Absent) => Asked::Absent,

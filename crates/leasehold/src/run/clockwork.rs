@@ -56,7 +56,7 @@ pub(super) fn tick(mut draft: Draft<'_>, tick: Tick) -> Result<Draft<'_>, Reject
             let next = draft.same_segment();
             draft.next.epoch += 1;
             draft.drop_lease();
-            let gone = format!("{} is gone: its lease ended without a word", lease.holder);
+            let gone = format!("{} was not heard of: its lease ended without a word", lease.holder);
             match verdict {
                 Verdict::InDoubt => draft.in_doubt(&format!("{gone}, and the write was in flight")),
                 Verdict::Verify => {

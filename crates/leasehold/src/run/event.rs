@@ -1,6 +1,7 @@
 //! What can happen to a run, by who has the authority: the holder, a former holder, the clock, a person. Nothing else changes one.
 
 use super::{
+    chain::Hash256,
     decision::{EditedCard, TurnCard},
     ids::{CallId, LeaseId, RunId},
     journal::{ReplyCall, Request, body},
@@ -17,6 +18,8 @@ use std::{collections::BTreeSet, time::Duration};
 pub struct NewRun {
     /// Chosen by the starter, so that a repeat after a lost answer is the same run.
     pub id: RunId,
+    /// Random: the key of the hashes in its chain.
+    pub salt: Hash256,
     /// The agent.
     pub agent: String,
     /// Hash of its configuration.
@@ -31,6 +34,8 @@ pub struct NewRun {
     pub owner: String,
     /// The person behind it.
     pub initiator: String,
+    /// The team that sees it.
+    pub team: Option<String>,
     /// Who asked.
     pub by: Principal,
     /// Larger is claimed earlier.
@@ -525,4 +530,32 @@ pub(crate) fn open_calls(calls: &[ReplyCall]) -> Vec<super::snapshot::OpenCall> 
 /// The name of a holder.
 pub(crate) fn holder_name(kind: SegmentKind, process: &str) -> String {
     format!("{kind}:{process}")
+}
+
+/// What a write's stamp counts against a budget. The same call is counted once, however often it is stamped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Charge {
+    /// Names the budget.
+    pub budget: String,
+    /// The call.
+    pub call: CallId,
+    /// When, by the clock of the process that stamps.
+    pub at: Timestamp,
+    /// What was counted in this time before counts.
+    pub window: Duration,
+    /// So much together at most; none: counted, and let through (a person has said so).
+    pub max: Option<i64>,
+    /// So much: 1 for a count, millionths for a sum.
+    pub amount: i64,
+}
+
+impl Charge {
+    /// What was counted at or before this time does not count.
+    pub(crate) fn since(&self) -> Timestamp {
+        self.at.checked_sub(self.window).unwrap_or(Timestamp::MIN)
+    }
+    /// With what was spent it is too much.
+    pub(crate) fn exceeds(&self, spent: i64) -> bool {
+        self.max.is_some_and(|max| spent.saturating_add(self.amount) > max)
+    }
 }

@@ -4,11 +4,13 @@
 //! Numbers, text and U+0000 round-trip exactly.
 
 use super::{
+    chain::Hash256,
     decision::{EditedCard, TurnCard},
     ids::{CallId, LeaseId, WriteId},
     snapshot::{LeaseTime, Usage},
     state::{Effect, LateAnswer, Mode, Outcome, Principal, Reason, Recovery, ResolutionKind, SegmentKind, State, Via},
 };
+use crate::seal::FORMAT_SEALED;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -381,7 +383,11 @@ macro_rules! entries {
     ($($(#[$doc:meta])* $variant:ident($body:ty) = $kind:literal),+ $(,)?) => {
         /// What happened, with its content.
         #[derive(Clone, Debug, PartialEq, Eq)]
-        pub enum EntryBody { $($(#[$doc])* $variant($body)),+ }
+        pub enum EntryBody {
+            $($(#[$doc])* $variant($body),)+
+            /// What is stored sealed, with its kind; nothing acts on it before it is opened.
+            Sealed(&'static str, Vec<u8>),
+        }
 
         impl EntryBody {
             /// Every kind of entry, in the order of the docs.
@@ -389,20 +395,40 @@ macro_rules! entries {
 
             /// The stored kind.
             pub fn kind(&self) -> &'static str {
-                match self { $(Self::$variant(_) => $kind),+ }
+                match self { $(Self::$variant(_) => $kind,)+ Self::Sealed(kind, _) => kind }
             }
 
             /// The content as JSON, as the API shows it.
             pub fn to_value(&self) -> Value {
-                match self { $(Self::$variant(b) => serde_json::to_value(b)),+ }.unwrap_or(Value::Null)
+                match self {
+                    $(Self::$variant(b) => serde_json::to_value(b).unwrap_or(Value::Null),)+
+                    Self::Sealed(..) => Value::Null,
+                }
+            }
+
+            /// Reads what [`Self::to_value`] made of an entry of that kind.
+            ///
+            /// # Errors
+            /// An unknown kind, or a value that is not of its kind.
+            pub fn from_value(kind: &str, value: &Value) -> Result<Self, DecodeError> {
+                let mut bytes = vec![FORMAT_JSON];
+                // A JSON value in memory has no failing case.
+                serde_json::to_writer(&mut bytes, value).ok();
+                Self::decode(kind, &bytes)
             }
 
             /// The stored form: format tag, then JSON.
             pub fn encode(&self) -> Vec<u8> {
+                if let Self::Sealed(_, envelope) = self {
+                    return envelope.clone();
+                }
                 let mut bytes = vec![FORMAT_JSON];
                 // Bodies are structs of strings, numbers and JSON values with string keys: serialising them into memory has
                 // no failing case.
-                match self { $(Self::$variant(b) => serde_json::to_writer(&mut bytes, b)),+ }.ok();
+                match self {
+                    $(Self::$variant(b) => serde_json::to_writer(&mut bytes, b).ok(),)+
+                    Self::Sealed(..) => None,
+                };
                 bytes
             }
 
@@ -412,6 +438,10 @@ macro_rules! entries {
             /// An unknown kind or format tag, or a body that is not of its kind.
             pub fn decode(kind: &str, payload: &[u8]) -> Result<Self, DecodeError> {
                 let fail = |why: String| DecodeError { kind: kind.to_owned(), why };
+                if payload.first() == Some(&FORMAT_SEALED) {
+                    let known = Self::KINDS.iter().find(|known| **known == kind);
+                    return Ok(Self::Sealed(known.ok_or_else(|| fail("unknown kind".into()))?, payload.to_vec()));
+                }
                 let Some((&FORMAT_JSON, json)) = payload.split_first() else {
                     return Err(fail(match payload.first() {
                         Some(tag) => format!("unknown format tag {tag}"),
@@ -495,6 +525,24 @@ pub struct Entry {
     pub holder: Option<String>,
     /// The store write it belongs to.
     pub write_id: WriteId,
+    /// The keyed hash of its payload, by the chain of its run; none of a run without one.
+    pub mac: Option<Hash256>,
     /// What happened.
     pub body: EntryBody,
+}
+
+impl EntryBody {
+    /// Who ordered it, where a person or a machine did, and how they showed who they are.
+    pub fn principal(&self) -> Option<String> {
+        let by = match self {
+            Self::Started(b) | Self::Enqueued(b) => &b.by,
+            Self::Approval(b) => &b.by,
+            Self::Input(b) => &b.by,
+            Self::Answered(b) => &b.by,
+            Self::Resolved(b) => &b.by,
+            Self::CancelRequested(b) | Self::Redriven(b) | Self::Discarded(b) => &b.by,
+            _ => return None,
+        };
+        Some(format!("{}:{} by {}", by.kind, by.id, by.method.as_deref().unwrap_or("-")))
+    }
 }

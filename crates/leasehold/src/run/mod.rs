@@ -1,6 +1,7 @@
 //! The pure core: no I/O, no clock, no async, no SQL. What it needs is an argument. The same code is what stores enforce and
 //! what a model checker explores.
 
+pub mod chain;
 mod clockwork;
 mod decision;
 mod draft;
@@ -15,6 +16,7 @@ mod story;
 mod table;
 mod transition;
 
+pub use chain::{Chain, Hash256};
 pub use clockwork::{Verdict, lacking, verdict};
 pub use decision::*;
 pub use event::*;

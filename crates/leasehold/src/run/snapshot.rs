@@ -2,6 +2,7 @@
 //! decoded can still be cancelled, discarded and swept, because nothing here depends on it.
 
 use super::{
+    chain::Chain,
     ids::{CallId, LeaseId, RunId},
     state::{Effect, LateAnswer, Mode, OnExpiry, Outcome, Reason, Recovery, SegmentKind, State},
 };
@@ -235,6 +236,8 @@ pub struct Snapshot {
     pub owner: String,
     /// The person who started it, or who owns the machine that did.
     pub initiator: String,
+    /// The team whose members see it, besides its owner.
+    pub team: Option<String>,
     /// How it was asked for.
     pub mode: Mode,
     /// Where it stands.
@@ -277,6 +280,8 @@ pub struct Snapshot {
     pub duplicates: u32,
     /// Times that a process said of its call what the recorded outcome does not: the opposite, or what nobody knew.
     pub contradictions: u32,
+    /// What binds its journal; none where an older version made it.
+    pub chain: Option<Chain>,
     /// When it was created.
     pub created_at: Timestamp,
     /// When it was first claimed.

@@ -261,15 +261,18 @@ pub struct Principal {
     pub id: String,
     /// Person or machine.
     pub kind: PrincipalKind,
+    /// How it showed who it is: `local`, `token:<id>`, `session:<id>`; none where nobody asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
 }
 
 impl Principal {
     /// A person.
     pub fn person(id: impl Into<String>) -> Self {
-        Self { id: id.into(), kind: PrincipalKind::Person }
+        Self { id: id.into(), kind: PrincipalKind::Person, method: None }
     }
     /// A machine.
     pub fn machine(id: impl Into<String>) -> Self {
-        Self { id: id.into(), kind: PrincipalKind::Machine }
+        Self { id: id.into(), kind: PrincipalKind::Machine, method: None }
     }
 }

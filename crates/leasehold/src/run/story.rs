@@ -270,7 +270,9 @@ impl Story {
             | EntryBody::LeaseExpired(_)
             | EntryBody::Resolved(_)
             | EntryBody::Discarded(_)
-            | EntryBody::DuplicateEffect(_) => {}
+            | EntryBody::DuplicateEffect(_)
+            // The engine opens what is sealed before anybody folds it, or says that it cannot.
+            | EntryBody::Sealed(..) => {}
         }
     }
 

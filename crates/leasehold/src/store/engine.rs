@@ -9,9 +9,10 @@ use crate::{
     clock::WallClock,
     limits,
     run::{
-        Claimer, Delta, Entry, Event, Grant, Late, LateAnswer, LeaseChange, LeaseId, LeaseTime, NewRun, Now, Policy, Rejection,
-        Right, RunId, Snapshot, State, Tick, WriteId, apply, birth,
+        Chain, Charge, Claimer, Delta, Entry, EntryBody, Event, Grant, Late, LateAnswer, LeaseChange, LeaseId, LeaseTime,
+        NewRun, Now, Policy, Rejection, Right, RunId, Snapshot, State, Tick, WriteId, apply, birth,
     },
+    seal::{self, Keyring, Place},
 };
 use backon::{ExponentialBuilder, Retryable};
 use std::{
@@ -26,6 +27,7 @@ use tokio::sync::broadcast;
 use tokio_util::task::TaskTracker;
 
 mod late;
+mod read;
 
 /// Entries that were just committed by this process: a hint for watchers, who read the journal for the truth.
 #[derive(Clone, Debug)]
@@ -53,6 +55,9 @@ pub enum CommitError {
     /// No such run.
     #[error("there is no such run")]
     Gone,
+    /// A budget would be exceeded: nothing of it is there.
+    #[error("the budget `{0}` would be exceeded")]
+    OverBudget(String),
     /// No answer: it may have been applied.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
@@ -83,7 +88,8 @@ pub struct Done {
 }
 
 /// A transition and how it is written; no write where nothing changes.
-struct Drafted {
+#[derive(Clone, Debug)]
+pub(crate) struct Drafted {
     write: Option<Write>,
     done: Done,
 }
@@ -131,6 +137,7 @@ pub struct Engine {
     wall: Arc<dyn WallClock>,
     policy: Policy,
     ttl: Duration,
+    keyring: Option<Arc<Keyring>>,
     committed: broadcast::Sender<Committed>,
     late: TaskTracker,
 }
@@ -144,10 +151,26 @@ fn soon() -> ExponentialBuilder {
         .without_max_times()
 }
 
+impl Drafted {
+    /// With what it counts against budgets.
+    pub(crate) fn charged(mut self, charges: &[Charge]) -> Self {
+        if let Some(write) = &mut self.write {
+            write.charges = charges.to_vec();
+        }
+        self
+    }
+}
+
 impl Engine {
     /// On a store, under the operator's rules.
     pub fn new(store: Arc<dyn Store>, wall: Arc<dyn WallClock>, policy: Policy, ttl: Duration) -> Self {
-        Self { store, wall, policy, ttl, committed: broadcast::Sender::new(1024), late: TaskTracker::new() }
+        let keyring = None;
+        Self { store, wall, policy, ttl, keyring, committed: broadcast::Sender::new(1024), late: TaskTracker::new() }
+    }
+
+    /// The same with payloads sealed.
+    pub fn with_keyring(self, keyring: Option<Arc<Keyring>>) -> Self {
+        Self { keyring, ..self }
     }
 
     /// The store.
@@ -188,7 +211,15 @@ impl Engine {
         }
     }
 
-    fn entries(&self, from: u64, before: Option<&Snapshot>, delta: &Delta, write_id: WriteId, by_holder: bool) -> Vec<Entry> {
+    fn entries(
+        &self,
+        before: Option<&Snapshot>,
+        delta: &Delta,
+        chain: &mut Option<Chain>,
+        write_id: WriteId,
+        by_holder: bool,
+    ) -> Vec<Entry> {
+        let from = before.map_or(0, |row| row.sequence);
         let lease = match delta.lease {
             LeaseChange::Grant => delta.next.lease.as_ref(),
             _ if by_holder => before.and_then(|row| row.lease.as_ref()),
@@ -198,41 +229,52 @@ impl Engine {
         let at = self.wall.now();
         (from..)
             .zip(&delta.entries)
-            .map(|(sequence, body)| Entry {
-                sequence,
-                at,
-                epoch: delta.next.epoch,
-                holder: holder.clone(),
-                write_id,
-                body: body.clone(),
+            .map(|(sequence, body)| {
+                let (epoch, holder) = (delta.next.epoch, holder.clone());
+                let mut entry = Entry { sequence, at, epoch, holder, write_id, mac: None, body: body.clone() };
+                if let Some(chain) = chain {
+                    let mac = chain.mac(&entry.body.encode());
+                    chain.link(&entry, mac);
+                    entry.mac = Some(mac);
+                }
+                entry
             })
             .collect()
     }
 
-    /// Makes a run; with a grant it is claimed at birth. A repeat with the same id and write id is the same run.
+    /// A run that is to be made; with a grant it is claimed at birth.
     ///
     /// # Errors
-    /// No answer: repeat with the same arguments.
-    pub async fn birth(
+    /// Its content cannot be sealed.
+    pub(crate) fn conceive(
         &self,
         new: NewRun,
         grant: Option<Grant>,
         key: Option<RequestKey>,
         write_id: WriteId,
-    ) -> Result<(Inserted, Done), Unavailable> {
+    ) -> Result<(Insert, Done), Unavailable> {
+        let mut chain = Some(Chain::new(new.salt));
         let delta = birth(new, grant, &self.now());
-        let entries = self.entries(0, None, &delta, write_id, true);
-        let insert =
-            Insert { write_id, row: delta.next.clone(), lease: self.lease_op(delta.lease), entries: entries.clone(), key };
+        let entries = self.entries(None, &delta, &mut chain, write_id, true);
+        let row = Snapshot { chain, ..delta.next };
+        let sealed = self.sealed(row.id, &entries)?;
+        let insert = Insert { write_id, row: row.clone(), lease: self.lease_op(delta.lease), entries: sealed, key };
+        Ok((insert, Done { row, entries }))
+    }
+
+    /// Makes it. A repeat of the same is the same run.
+    ///
+    /// # Errors
+    /// No answer: repeat with the same arguments.
+    pub(crate) async fn birth(&self, insert: Insert, mut done: Done) -> Result<(Inserted, Done), Unavailable> {
         let inserted = self.store.insert(insert).await?;
-        let mut row = delta.next;
-        if let (Inserted::Applied(Some(end)), Some(lease)) = (&inserted, row.lease.as_mut()) {
+        if let (Inserted::Applied(Some(end)), Some(lease)) = (&inserted, done.row.lease.as_mut()) {
             lease.expires_at = end.clone();
         }
         if !matches!(inserted, Inserted::Refused(_)) {
-            self.announce(&row);
+            self.announce(&done.row);
         }
-        Ok((inserted, Done { row, entries }))
+        Ok((inserted, done))
     }
 
     /// Applies events, one after the other, as one guarded write on the row as the caller knows it.
@@ -251,25 +293,31 @@ impl Engine {
         write_id: WriteId,
         expiry: Option<ExpiryGuard>,
     ) -> Result<Done, CommitError> {
-        let Drafted { write, done } = self.draft(row, events, write_id, expiry)?;
+        self.send(self.draft(row, events, write_id, expiry)?).await
+    }
+
+    /// Writes a transition. After `Unavailable` the very same may be sent again.
+    pub(crate) async fn send(&self, drafted: Drafted) -> Result<Done, CommitError> {
+        let Drafted { write, done } = drafted;
         let Some(write) = write else { return Ok(done) };
         match self.store.write(write).await? {
             Answer::Applied(end) => Ok(self.applied(done, end)),
             Answer::Fenced => Err(CommitError::Fenced),
             Answer::Moved => Err(CommitError::Moved),
             Answer::Gone => Err(CommitError::Gone),
+            Answer::OverBudget(budget) => Err(CommitError::OverBudget(budget)),
             Answer::Refused(refused) => Err(refused.into()),
         }
     }
 
     /// What events make of a row.
-    fn draft(
+    pub(crate) fn draft(
         &self,
         row: &Snapshot,
         events: Vec<Event>,
         write_id: WriteId,
         expiry: Option<ExpiryGuard>,
-    ) -> Result<Drafted, Rejection> {
+    ) -> Result<Drafted, CommitError> {
         let now = self.now();
         let mut next = row.clone();
         let mut lease = LeaseChange::Keep;
@@ -280,19 +328,16 @@ impl Engine {
             if delta.lease != LeaseChange::Keep {
                 lease = delta.lease;
             }
-            entries.extend(self.entries(next.sequence, Some(&next), &delta, write_id, by_holder));
-            next = delta.next;
+            let mut chain = next.chain;
+            entries.extend(self.entries(Some(&next), &delta, &mut chain, write_id, by_holder));
+            next = Snapshot { chain, ..delta.next };
         }
         let guard =
             Guard { sequence: row.sequence, epoch: row.epoch, lease_id: row.lease.as_ref().map(|l| l.lease_id), expiry };
         let changes = !entries.is_empty() || lease != LeaseChange::Keep;
-        let write = changes.then(|| Write {
-            write_id,
-            guard,
-            next: next.clone(),
-            lease: self.lease_op(lease),
-            entries: entries.clone(),
-        });
+        let sealed = self.sealed(row.id, &entries)?;
+        let lease = self.lease_op(lease);
+        let write = changes.then(|| Write { write_id, guard, next: next.clone(), lease, entries: sealed, charges: Vec::new() });
         Ok(Drafted { write, done: Done { row: next, entries } })
     }
 
@@ -352,7 +397,7 @@ impl Engine {
                 Answer::Applied(end) => held.push(self.applied(done, end)),
                 Answer::Refused(refused) => failed = Some(refused.to_string()),
                 // Somebody was faster.
-                Answer::Fenced | Answer::Moved | Answer::Gone => {}
+                Answer::Fenced | Answer::Moved | Answer::Gone | Answer::OverBudget(_) => {}
             }
         }
         Ok(Claimed { held, passed_over, unreadable, failed })
@@ -389,7 +434,7 @@ impl Engine {
                     *place -= 1;
                     decided.drafted.push((write, done));
                 }
-                Err(Rejection::NotServed(what)) => {
+                Err(CommitError::Rejected(Rejection::NotServed(what))) => {
                     decided.passed_over.push((row.id, format!("this process does not serve `{what}`")));
                 }
                 // The queue was closed, or it is not due after all.
@@ -403,26 +448,6 @@ impl Engine {
     async fn sent_again(&self, write: Write, deadline: tokio::time::Instant) -> Option<Answer> {
         let attempts = (|| self.store.write(write.clone())).retry(soon());
         tokio::time::timeout_at(deadline, attempts).await.ok()?.ok()
-    }
-
-    /// The row.
-    ///
-    /// # Errors
-    /// Not there, not readable, no answer.
-    pub async fn load(&self, id: RunId) -> Result<Snapshot, CommitError> {
-        self.store.load(id).await?.ok_or(CommitError::Gone)
-    }
-
-    /// The row; of one that does not decode, what of it can be read: for ending the run, never for going on with it.
-    ///
-    /// # Errors
-    /// Not there, not readable enough for that, no answer.
-    pub(crate) async fn load_to_end(&self, id: RunId) -> Result<Snapshot, CommitError> {
-        match self.store.load(id).await {
-            Ok(row) => row.ok_or(CommitError::Gone),
-            Err(ReadError::Corrupt { rest: Some(rest), .. }) => Ok(*rest),
-            Err(error) => Err(error.into()),
-        }
     }
 
     /// Ends a run whose row does not decode, by events that continue nothing. Not where somebody holds it: a newer version may
@@ -463,6 +488,7 @@ impl Engine {
         // The sequence at which a write without an answer was sent: from there on its own entries are looked for.
         let unanswered = AtomicU64::new(u64::MAX);
         let last = Mutex::new(None);
+        let sent: Mutex<Option<(u64, u64, Drafted)>> = Mutex::new(None);
         let attempt = || async {
             let row = self.load(id).await?;
             let sent_at = unanswered.load(Ordering::Relaxed);
@@ -474,7 +500,15 @@ impl Engine {
                     return Ok(Done { row, entries: own });
                 }
             }
-            match self.commit(&row, vec![event(&row)], write_id).await {
+            // What was sent before and not answered is sent again as it was, where the row is as it was: the store takes either for
+            // the other.
+            let drafted = sent.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let drafted = match drafted.filter(|(sequence, epoch, _)| (*sequence, *epoch) == (row.sequence, row.epoch)) {
+                Some((.., drafted)) => drafted,
+                None => self.draft(&row, vec![event(&row)], write_id, None)?,
+            };
+            *sent.lock().unwrap_or_else(PoisonError::into_inner) = Some((row.sequence, row.epoch, drafted.clone()));
+            match self.send(drafted).await {
                 Err(CommitError::Unavailable(unavailable)) => {
                     unanswered.fetch_min(row.sequence, Ordering::Relaxed);
                     Err(unavailable.into())
@@ -506,75 +540,4 @@ impl Engine {
             }
         }
     }
-
-    /// The whole journal; asked for again while the store does not answer, for as long as `patience`.
-    pub(crate) async fn journal_within(&self, row: &Snapshot, patience: Duration) -> Result<Vec<Entry>, ReadError> {
-        let started = tokio::time::Instant::now();
-        let again = |error: &ReadError| matches!(error, ReadError::Unavailable(_)) && started.elapsed() < patience;
-        (|| self.journal_of(row, 0)).retry(soon()).when(again).await
-    }
-
-    /// All entries of a run from number `from`, which are at least those that its row counts.
-    ///
-    /// # Errors
-    /// An entry that is missing or does not decode, no answer.
-    pub(crate) async fn journal_of(&self, row: &Snapshot, from: u64) -> Result<Vec<Entry>, ReadError> {
-        let entries = self.journal(row.id, from).await?;
-        match from + entries.len() as u64 {
-            next if next < row.sequence => Err(missing(row.id, next)),
-            _ => Ok(entries),
-        }
-    }
-
-    /// All entries of a run from number `from`.
-    ///
-    /// # Errors
-    /// An entry that is missing or does not decode, no answer.
-    pub async fn journal(&self, id: RunId, from: u64) -> Result<Vec<Entry>, ReadError> {
-        let mut entries = Vec::new();
-        self.append_journal(id, from, limits::PAGE_MAX, &mut entries).await?;
-        Ok(entries)
-    }
-
-    /// The entries of a run up to the first that is missing or does not decode, and what is wrong with that one.
-    ///
-    /// # Errors
-    /// No answer.
-    pub(crate) async fn readable_journal(&self, id: RunId) -> Result<(Vec<Entry>, Option<String>), Unavailable> {
-        let mut entries = Vec::new();
-        let mut limit = limits::PAGE_MAX;
-        loop {
-            let next = entries.len() as u64;
-            match self.append_journal(id, next, limit, &mut entries).await {
-                Ok(()) => return Ok((entries, None)),
-                // A page with a bad entry in it gives none of its good ones: they are asked for in smaller pages.
-                Err(ReadError::Corrupt { .. }) if limit > 1 => limit /= 2,
-                Err(error @ ReadError::Corrupt { .. }) => return Ok((entries, Some(error.to_string()))),
-                Err(ReadError::Unavailable(unavailable)) => return Err(unavailable),
-            }
-        }
-    }
-
-    async fn append_journal(&self, id: RunId, from: u64, limit: usize, entries: &mut Vec<Entry>) -> Result<(), ReadError> {
-        let mut next = from;
-        loop {
-            let page = self.store.journal(id, next, limit).await?;
-            let full = page.len() == limit;
-            for entry in page {
-                if entry.sequence != next {
-                    return Err(missing(id, next));
-                }
-                entries.push(entry);
-                next += 1;
-            }
-            if !full {
-                return Ok(());
-            }
-        }
-    }
-}
-
-/// The store gave what it had.
-fn missing(run: RunId, sequence: u64) -> ReadError {
-    ReadError::Corrupt { run, why: format!("entry {sequence} of its journal is missing"), rest: None }
 }

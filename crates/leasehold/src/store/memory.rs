@@ -2,12 +2,12 @@
 //! holds one lock from its first look to its last change, so each is a transaction. Nothing survives the value.
 
 use super::{
-    Answer, Choose, Chosen, Filter, Guard, Held, Insert, Inserted, Lapse, Lapsed, LeaseOp, Listed, Look, ReadError, Renewer,
-    RequestKey, Store, Unavailable, Wanted, Write, shape,
+    Answer, Choose, Chosen, Filter, Guard, Held, Insert, Inserted, Lapse, Lapsed, LeaseOp, Listed, Look, ReadError, Record,
+    Renewer, RequestKey, Store, Unavailable, Wanted, Write, record, shape,
 };
 use crate::{
     clock::BootClock,
-    run::{Claimer, Entry, LeaseTime, RunId, Snapshot, State, WriteId},
+    run::{CallId, Charge, Claimer, Entry, LeaseTime, RunId, Snapshot, State, WriteId},
 };
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -22,6 +22,8 @@ use std::{
 struct Stored {
     row: Snapshot,
     journal: Vec<Entry>,
+    /// When it settled, as somebody was told.
+    told: Option<Timestamp>,
 }
 
 #[derive(Debug, Default)]
@@ -29,6 +31,8 @@ struct Tables {
     runs: BTreeMap<RunId, Stored>,
     keys: HashMap<(String, String), (RunId, String)>,
     workers: HashMap<String, (LeaseTime, Claimer)>,
+    effects: HashMap<(String, RunId, CallId), (Timestamp, i64)>,
+    records: BTreeMap<(String, String), Record>,
 }
 
 #[derive(Debug)]
@@ -87,7 +91,9 @@ impl Shared {
 
     fn write(&self, tables: &mut Tables, write: Write) -> Result<Answer, Unavailable> {
         shape::check_write(&write)?;
-        let Some(stored) = tables.runs.get_mut(&write.next.id) else { return Ok(Answer::Gone) };
+        let run = write.next.id;
+        let over = write.charges.iter().find(|charge| charge.exceeds(spent(&tables.effects, charge, run)));
+        let Some(stored) = tables.runs.get_mut(&run) else { return Ok(Answer::Gone) };
         if !self.guard_holds(&stored.row, &write.guard) {
             let lease_id = stored.row.lease.as_ref().map(|l| l.lease_id);
             return Ok(if has_write(stored, write.write_id) {
@@ -97,6 +103,9 @@ impl Shared {
             } else {
                 Answer::Moved
             });
+        }
+        if let Some(charge) = over {
+            return Ok(Answer::OverBudget(charge.budget.clone()));
         }
         let mut next = write.next;
         match write.lease {
@@ -111,8 +120,21 @@ impl Shared {
         shape::check_row(&next).map_err(refused)?;
         stored.row = next;
         stored.journal.extend(with_write_id(write.entries, write.write_id));
-        Ok(Answer::Applied(lease_end(&stored.row)))
+        let end = lease_end(&stored.row);
+        for charge in write.charges {
+            tables.effects.entry((charge.budget, run, charge.call)).or_insert((charge.at, charge.amount));
+        }
+        Ok(Answer::Applied(end))
     }
+}
+
+/// What other calls have spent of a budget.
+fn spent(effects: &HashMap<(String, RunId, CallId), (Timestamp, i64)>, charge: &Charge, run: RunId) -> i64 {
+    let since = charge.since();
+    let others = effects
+        .iter()
+        .filter(|((budget, by, call), (at, _))| *budget == charge.budget && (*by, call) != (run, &charge.call) && *at > since);
+    others.map(|(_, (_, amount))| *amount).fold(0, i64::saturating_add)
 }
 
 fn lease_end(row: &Snapshot) -> Option<LeaseTime> {
@@ -155,7 +177,7 @@ impl Store for MemoryStore {
             tables.keys.insert(key, (id, hash));
         }
         let end = lease_end(&row);
-        tables.runs.insert(id, Stored { row, journal: with_write_id(insert.entries, insert.write_id) });
+        tables.runs.insert(id, Stored { row, journal: with_write_id(insert.entries, insert.write_id), told: None });
         Ok(Inserted::Applied(end))
     }
 
@@ -185,6 +207,11 @@ impl Store for MemoryStore {
                 && filter.owner.as_ref().is_none_or(|o| *o == row.owner)
                 && filter.reason.as_ref().is_none_or(|r| row.reason.is_some_and(|x| x.as_str() == r))
                 && filter.since.is_none_or(|s| row.created_at >= s)
+                && filter.visible_to.as_ref().is_none_or(|seen| {
+                    row.owner == seen.owner
+                        || row.initiator == seen.initiator
+                        || row.team.as_ref().is_some_and(|team| seen.teams.contains(team))
+                })
                 && (!filter.flagged_only || row.duplicates > 0 || row.contradictions > 0)
         };
         Ok(tables
@@ -257,6 +284,23 @@ impl Store for MemoryStore {
             .collect())
     }
 
+    async fn untold(&self, since: Timestamp, limit: usize) -> Result<Vec<(RunId, Timestamp)>, Unavailable> {
+        let tables = self.shared.tables();
+        let untold = |s: &Stored| s.row.finished_at.filter(|at| s.told != Some(*at) && *at >= since).map(|at| (s.row.id, at));
+        let mut found: Vec<(RunId, Timestamp)> = tables.runs.values().filter_map(untold).collect();
+        found.sort_by_key(|(id, at)| (*at, *id));
+        found.truncate(shape::page(limit));
+        Ok(found)
+    }
+
+    async fn told(&self, id: RunId, finished_at: Timestamp) -> Result<(), Unavailable> {
+        let mut tables = self.shared.tables();
+        if let Some(stored) = tables.runs.get_mut(&id).filter(|stored| stored.row.finished_at == Some(finished_at)) {
+            stored.told = Some(finished_at);
+        }
+        Ok(())
+    }
+
     async fn find(&self, suffix: &str) -> Result<Vec<RunId>, Unavailable> {
         let Some(suffix) = shape::id_suffix(suffix) else { return Ok(Vec::new()) };
         let tables = self.shared.tables();
@@ -280,6 +324,37 @@ impl Store for MemoryStore {
         Ok(alive.map(|(_, claimer)| claimer.clone()).take(shape::page(usize::MAX)).collect())
     }
 
+    async fn record(&self, kind: &str, key: &str) -> Result<Option<Record>, Unavailable> {
+        Ok(self.shared.tables().records.get(&(kind.to_owned(), key.to_owned())).cloned())
+    }
+
+    async fn records(&self, kind: &str, after: Option<&str>, limit: usize) -> Result<Vec<Record>, Unavailable> {
+        let tables = self.shared.tables();
+        let of_kind = tables.records.values().filter(|r| r.kind == kind && after.is_none_or(|after| r.key.as_str() > after));
+        Ok(of_kind.take(shape::page(limit)).cloned().collect())
+    }
+
+    async fn put_records(&self, records: Vec<Record>) -> Result<bool, Unavailable> {
+        let records = record::in_order(records)?;
+        let mut tables = self.shared.tables();
+        let name = |r: &Record| (r.kind.clone(), r.key.clone());
+        if records.iter().any(|r| tables.records.get(&name(r)).map_or(0, |there| there.version) != r.version) {
+            return Ok(false);
+        }
+        tables.records.extend(records.into_iter().map(|r| (name(&r), r.written())));
+        Ok(true)
+    }
+
+    async fn remove_record(&self, kind: &str, key: &str, version: u64) -> Result<bool, Unavailable> {
+        let mut tables = self.shared.tables();
+        let name = (kind.to_owned(), key.to_owned());
+        let same = tables.records.get(&name).is_some_and(|there| there.version == version);
+        if same {
+            tables.records.remove(&name);
+        }
+        Ok(same)
+    }
+
     fn renewer(&self) -> Result<Box<dyn Renewer>, Unavailable> {
         Ok(Box::new(MemoryRenewer { shared: Arc::clone(&self.shared) }))
     }
@@ -299,6 +374,7 @@ fn listed(row: &Snapshot) -> Listed {
         id: row.id,
         agent: row.agent.clone(),
         owner: row.owner.clone(),
+        team: row.team.clone(),
         state: row.state.as_str().to_owned(),
         reason: row.reason.map(|r| r.as_str().to_owned()),
         epoch: row.epoch,

@@ -11,20 +11,31 @@
 //! 5. **The store's clock ends leases**: where a write grants or extends, the new end is the store's now + ttl.
 //! 6. **Batches**: writes that wait are committed together; each caller gets its own answer, and one that errors, or whose row
 //!    somebody else keeps locked, neither takes the others down nor holds them up.
-//! 7. Bytes come back as they went in.
-//! 8. **Two claims never see the same row**: what a claim is shown nobody else is shown or changes until that claim is committed or
+//! 7. **A charge is counted in the transaction of its write**, once for each call; two writes that charge the same budget are counted
+//!    one after the other, and one that would exceed it changes nothing.
+//! 8. Bytes come back as they went in.
+//! 9. **Two claims never see the same row**: what a claim is shown nobody else is shown or changes until that claim is committed or
 //!    undone, and no claim waits for another's rows longer than it takes to commit. A claimer that dies or stands still in between
 //!    holds nothing for longer than seconds.
+//! 10. **Records are compared and set**: a [`Record`] is written where its version is the one that its writer saw, and only there. Those
+//!     of one [`put_records`](Store::put_records) are written together or not at all, whoever dies in between, and are locked in the
+//!     order of kind and key, so that no two writers wait for each other. `false` says that somebody was faster, and nothing else: a
+//!     refusal of the database is an error.
 //!
 //! [`conformance`](../../leasehold_testkit/conformance/index.html) in the test kit is this contract as tests, with one entry for every store.
 
 pub mod engine;
 pub mod memory;
 pub mod postgres;
+mod record;
 mod shape;
 pub mod sqlite;
+mod wall;
 
-use crate::run::{Claimer, Entry, LeaseId, LeaseTime, RunId, Snapshot, State, WriteId};
+pub use record::Record;
+pub use wall::StoreWall;
+
+use crate::run::{Charge, Claimer, Entry, LeaseId, LeaseTime, RunId, Snapshot, State, WriteId};
 use async_trait::async_trait;
 use jiff::Timestamp;
 use std::{fmt, sync::Arc, time::Duration};
@@ -102,6 +113,8 @@ pub struct Write {
     pub lease: LeaseOp,
     /// Appended, numbered from `guard.sequence`.
     pub entries: Vec<Entry>,
+    /// Counted in the same transaction; where one is too much, nothing is written.
+    pub charges: Vec<Charge>,
 }
 
 /// The store said no, for a reason of its own (a permission, a full disk): certainly nothing of it is there.
@@ -125,6 +138,8 @@ pub enum Answer {
     Moved,
     /// No such row.
     Gone,
+    /// A charge is too much for this budget; nothing is written.
+    OverBudget(String),
     /// The store would not have it.
     Refused(StoreRefused),
 }
@@ -168,6 +183,17 @@ pub enum Inserted {
     Refused(StoreRefused),
 }
 
+/// Whose rows a list shows: those of this owner, those that this person is behind, and those of these teams.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Visible {
+    /// The owner.
+    pub owner: String,
+    /// The person behind a run.
+    pub initiator: String,
+    /// The teams.
+    pub teams: Vec<String>,
+}
+
 /// Which rows a list shows; every field narrows.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
@@ -181,6 +207,8 @@ pub struct Filter {
     pub reason: Option<String>,
     /// Created at or after.
     pub since: Option<Timestamp>,
+    /// Only rows that this principal sees: its own and those of its teams.
+    pub visible_to: Option<Visible>,
     /// Only rows with an effect that landed twice, or with an outcome that its process contradicts.
     pub flagged_only: bool,
 }
@@ -194,6 +222,8 @@ pub struct Listed {
     pub agent: String,
     /// Its owner.
     pub owner: String,
+    /// Its team.
+    pub team: Option<String>,
     /// Its state.
     pub state: String,
     /// Its reason.
@@ -351,12 +381,31 @@ pub trait Store: Send + Sync + fmt::Debug {
     async fn lapsed(&self, ttl: Duration, after: Option<RunId>, limit: usize) -> Result<Vec<Lapsed>, Unavailable>;
     /// Waiting rows whose deadline passed at `now`.
     async fn overdue(&self, now: Timestamp, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>, Unavailable>;
+    /// Settled rows of which nobody was told as they settled last, that settled at or after `since`, with that time: those that settled
+    /// first, first; at most `limit` (and [`PAGE_MAX`](crate::limits::PAGE_MAX)). Rows of which somebody was told cost nothing.
+    async fn untold(&self, since: Timestamp, limit: usize) -> Result<Vec<(RunId, Timestamp)>, Unavailable>;
+    /// Somebody was told that a run settled at that time; nothing where it has settled again since, or goes on.
+    async fn told(&self, id: RunId, finished_at: Timestamp) -> Result<(), Unavailable>;
     /// Finds a run id by the end (or whole) of its text; at most two, so that an ambiguous end is seen.
     async fn find(&self, suffix: &str) -> Result<Vec<RunId>, Unavailable>;
     /// A worker says that it lives until the store's now + ttl, and what it executes; one that is not open takes it back.
     async fn announce(&self, worker: &str, ttl: Duration, claimer: &Claimer) -> Result<(), Unavailable>;
     /// What the announced workers that live execute; at most [`PAGE_MAX`](crate::limits::PAGE_MAX) of them.
     async fn workers(&self) -> Result<Vec<Claimer>, Unavailable>;
+    /// A record, also one that has expired.
+    async fn record(&self, kind: &str, key: &str) -> Result<Option<Record>, Unavailable>;
+    /// Records of a kind in the order of the bytes of their keys, those with a key above `after`; at most `limit` (and
+    /// [`PAGE_MAX`](crate::limits::PAGE_MAX)).
+    async fn records(&self, kind: &str, after: Option<&str>, limit: usize) -> Result<Vec<Record>, Unavailable>;
+    /// Writes all of them or none, each as the version after its own: false where one of them has another version by now. At most
+    /// [`RECORDS_AT_ONCE_MAX`](crate::limits::RECORDS_AT_ONCE_MAX).
+    async fn put_records(&self, records: Vec<Record>) -> Result<bool, Unavailable>;
+    /// Writes one.
+    async fn put_record(&self, record: Record) -> Result<bool, Unavailable> {
+        self.put_records(vec![record]).await
+    }
+    /// Takes a record away that still has this version: false where it has another, or is gone.
+    async fn remove_record(&self, kind: &str, key: &str, version: u64) -> Result<bool, Unavailable>;
     /// Tells other processes; after the commit, without waiting, and nobody hears of a failure. A store without a way to does nothing.
     fn hint(&self, _: Hint) {}
     /// Waits until the hints given so far are sent, at most `patience`: for a process that is about to end.

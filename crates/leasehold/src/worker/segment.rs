@@ -9,8 +9,8 @@ use super::{
 use crate::{
     clock::BootInstant,
     run::{
-        Act, CallId, Event, Fence, Late, LateAnswer, Recorded, Rejection, Right, RunId, Snapshot, StampCall, State, Story,
-        WriteId,
+        Act, CallId, Charge, Event, Fence, Late, LateAnswer, Recorded, Rejection, Right, RunId, Snapshot, StampCall, State,
+        Story, WriteId,
     },
     store::{
         Held, Unavailable,
@@ -34,6 +34,9 @@ pub enum SegmentError {
     /// A rule forbids it; the segment still holds the run.
     #[error(transparent)]
     Rejected(#[from] Rejection),
+    /// A budget would be exceeded: nothing is stamped, and the segment still holds the run.
+    #[error("the budget `{0}` would be exceeded")]
+    OverBudget(String),
     /// The record does not decode.
     #[error("{0}")]
     Unreadable(String),
@@ -125,17 +128,35 @@ impl Segment {
     /// # Errors
     /// See [`SegmentError`].
     pub(crate) async fn commit(&mut self, acts: Vec<Act>) -> Result<(), SegmentError> {
+        self.commit_charged(acts, &[]).await
+    }
+
+    async fn commit_charged(&mut self, acts: Vec<Act>, charges: &[Charge]) -> Result<(), SegmentError> {
         let write_id = WriteId::random();
         let mut pause = Duration::from_millis(20);
         let mut refused_since = None;
+        let mut drafted = None;
         loop {
-            let events = acts.iter().cloned().map(|act| Event::Holder(self.right, act)).collect();
+            // What was not answered is sent again as it was: the store takes either for the other.
+            let draft = match drafted.take() {
+                Some(draft) => Ok(draft),
+                None => {
+                    let events = acts.iter().cloned().map(|act| Event::Holder(self.right, act)).collect();
+                    self.engine.draft(&self.row, events, write_id, None).map(|draft| draft.charged(charges))
+                }
+            };
             let sent = self.heartbeat.now();
             // A store that does not answer at all is waited for no longer than the lease lasts; what it does later is recognised
             // by the write id, or refused by the guard.
             let patience = self.trust.left().max(PATIENCE_MIN);
-            let answer = tokio::time::timeout(patience, self.engine.commit(&self.row, events, write_id)).await;
-            match answer.unwrap_or_else(|_| Err(no_answer())) {
+            let answer = match draft {
+                Ok(draft) => {
+                    drafted = Some(draft.clone());
+                    tokio::time::timeout(patience, self.engine.send(draft)).await.unwrap_or_else(|_| Err(no_answer()))
+                }
+                Err(error) => Err(error),
+            };
+            match answer {
                 Ok(done) => {
                     self.took(done, sent);
                     return Ok(());
@@ -145,7 +166,9 @@ impl Segment {
                     return Err(SegmentError::Lost("another segment holds it, or nobody".into()));
                 }
                 Err(CommitError::Rejected(rejection)) => return Err(rejection.into()),
+                Err(CommitError::OverBudget(budget)) => return Err(SegmentError::OverBudget(budget)),
                 Err(CommitError::Moved) => {
+                    drafted = None;
                     if self.catch_up(write_id).await? {
                         return Ok(());
                     }
@@ -255,20 +278,25 @@ impl Segment {
     /// # Errors
     /// Rejected: nothing is stamped. Lost: nothing may be entered.
     pub async fn fence(&mut self, stamp: StampCall) -> Result<WritePermit, SegmentError> {
-        self.fence_after(Vec::new(), stamp).await
+        self.fence_after(Vec::new(), stamp, &[]).await
     }
 
-    pub(crate) async fn fence_after(&mut self, mut acts: Vec<Act>, stamp: StampCall) -> Result<WritePermit, SegmentError> {
+    pub(crate) async fn fence_after(
+        &mut self,
+        mut acts: Vec<Act>,
+        stamp: StampCall,
+        charges: &[Charge],
+    ) -> Result<WritePermit, SegmentError> {
         let call_id = stamp.call_id.clone();
         acts.push(Act::Stamp(stamp));
-        self.commit_stamp(acts, &call_id).await?;
+        self.commit_stamp(acts, &call_id, charges).await?;
         self.permit(call_id).await
     }
 
     /// A stamp that may be durable although its segment has stopped was certainly not used: that is said for as long as this
     /// process lives, so that no doubt comes of it.
-    async fn commit_stamp(&mut self, acts: Vec<Act>, call_id: &CallId) -> Result<(), SegmentError> {
-        let result = self.commit(acts).await;
+    async fn commit_stamp(&mut self, acts: Vec<Act>, call_id: &CallId, charges: &[Charge]) -> Result<(), SegmentError> {
+        let result = self.commit_charged(acts, charges).await;
         if let Err(SegmentError::Lost(why)) = &result {
             self.offer_late(call_id.clone(), LateAnswer::NotStarted, Value::String(why.clone()), true);
         }
@@ -287,7 +315,7 @@ impl Segment {
             // to be, "not started" would be taken for that entry.
             self.commit(acts).await?;
         } else {
-            self.commit_stamp(acts, &call_id).await?;
+            self.commit_stamp(acts, &call_id, &[]).await?;
         }
         self.permit(call_id).await
     }
@@ -325,12 +353,12 @@ impl Segment {
         };
         if self.row.state != State::Running {
             let why = "the run was cancelled before the write was entered".to_owned();
-            self.commit_stamp(vec![Act::Unstamp { call_id: call.clone(), why: why.clone() }], &call).await?;
+            self.commit_stamp(vec![Act::Unstamp { call_id: call.clone(), why: why.clone() }], &call, &[]).await?;
             return Err(SegmentError::NotEntered(why));
         }
         if !self.trust.holds() {
             let why = "the lease could not be renewed before the write was entered".to_owned();
-            self.commit_stamp(vec![Act::Unstamp { call_id: call.clone(), why: why.clone() }], &call).await?;
+            self.commit_stamp(vec![Act::Unstamp { call_id: call.clone(), why: why.clone() }], &call, &[]).await?;
             return Err(SegmentError::NotEntered(why));
         }
         Ok(WritePermit {

@@ -67,6 +67,7 @@ pub(crate) fn tool_of(effect: Effect) -> &'static str {
 
 pub(crate) fn new_run(mode: Mode, recovery: Option<Recovery>, second_approver: bool) -> NewRun {
     NewRun {
+        salt: Hash256([7; 32]),
         id: RunId(Uuid::from_u128(7)),
         agent: "editor".into(),
         agent_version: "v1".into(),
@@ -75,6 +76,7 @@ pub(crate) fn new_run(mode: Mode, recovery: Option<Recovery>, second_approver: b
         recovery,
         owner: INITIATOR.into(),
         initiator: INITIATOR.into(),
+        team: None,
         by: ann(),
         priority: 0,
         run_at: None,

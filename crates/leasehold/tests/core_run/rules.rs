@@ -63,8 +63,8 @@ pub(crate) fn wrong(row: &Snapshot, kind: EventKind, delta: &Delta) -> Option<St
     if row.cancel_requested && !next.cancel_requested {
         return Some("a cancel was unset".into());
     }
-    if (row.second_approver, &row.initiator, &row.owner, row.id)
-        != (next.second_approver, &next.initiator, &next.owner, next.id)
+    if (row.second_approver, &row.initiator, &row.owner, &row.team, row.id)
+        != (next.second_approver, &next.initiator, &next.owner, &next.team, next.id)
     {
         return Some("what is fixed at birth changed".into());
     }

@@ -6,7 +6,8 @@ use serde_json::{Map, Value, json};
 
 fn entry(sequence: u64, body: EntryBody) -> Entry {
     let holder = Some(format!("worker:{sequence}"));
-    Entry { sequence, at: at(sequence.cast_signed()), epoch: sequence, holder, write_id: WriteId(uuid::Uuid::nil()), body }
+    let write_id = WriteId(uuid::Uuid::nil());
+    Entry { sequence, at: at(sequence.cast_signed()), epoch: sequence, holder, write_id, mac: None, body }
 }
 
 fn entries(bodies: &[EntryBody]) -> Vec<Entry> {

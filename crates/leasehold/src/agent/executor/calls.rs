@@ -9,7 +9,7 @@ use crate::{
         tool::{Arguments, ReadAnswer, ReadTool, Tool},
     },
     limits,
-    run::{Act, CallId, CardCall, Outcome, Recorded, ReplyCall, StoryCall, Via},
+    run::{Act, CallId, CardCall, Outcome, Recorded, ReplyCall, StoryCall, Via, WaitKind},
     worker::{Segment, SegmentError},
 };
 use serde_json::Value;
@@ -25,7 +25,7 @@ pub(crate) enum ReadEnd {
 impl Executor {
     /// One step through the open turn: asks people about what is undecided, or runs the next read group or write.
     pub(super) async fn calls(&self, segment: &mut Segment, agent: &Arc<AgentSpec>) -> Result<(), SegmentError> {
-        if self.ask_people(segment, agent).await? {
+        if self.ask_people(segment, agent).await? || self.ask_input(segment, agent).await? {
             return Ok(());
         }
         let pending: Vec<CallId> = segment.row().turn.iter().flat_map(|t| t.pending()).map(|c| c.id.clone()).collect();
@@ -123,6 +123,26 @@ impl Executor {
             return Ok(false);
         }
         let card = self.card(agent, turn.number, shown).await;
+        let deadline = self.deadline(agent, segment);
+        segment.commit(vec![Act::Suspend { card, deadline }]).await?;
+        Ok(true)
+    }
+
+    /// Suspends where a call lacks the values that its tool wants a person to fill in. True where the run waits now.
+    async fn ask_input(&self, segment: &mut Segment, agent: &Arc<AgentSpec>) -> Result<bool, SegmentError> {
+        let Some(turn) = segment.row().turn.clone() else { return Ok(false) };
+        let lacks = turn.pending().find_map(|open| {
+            let call = segment.story().calls.get(&open.id).filter(|call| call.input.is_none())?;
+            let schema = self.registry.tool(&call.asked.tool)?.spec().input.clone()?;
+            Some((call.asked.clone(), call.arguments(), schema))
+        });
+        let Some((call, arguments, schema)) = lacks else { return Ok(false) };
+        let shown = card::Shown { call, arguments, why: None };
+        let mut card = self.card(agent, turn.number, vec![shown]).await;
+        card.kind = WaitKind::Input;
+        // What has to hold is asked for when the values are known.
+        card.calls.iter_mut().for_each(|call| call.precondition = None);
+        card.schema = Some(schema);
         let deadline = self.deadline(agent, segment);
         segment.commit(vec![Act::Suspend { card, deadline }]).await?;
         Ok(true)

@@ -69,10 +69,24 @@ fn unknown_identity(call: &ReplyCall) -> ToolIdentity {
 /// Preview and precondition of a call, as a card has them.
 pub(crate) async fn previewed(tool: &Tool, arguments: &Arguments) -> (Option<String>, Option<String>) {
     match preview(tool, arguments).await {
-        Some(Ok(previewed)) => (Some(excerpt(&previewed.text, limits::PREVIEW_BYTES_MAX)), previewed.precondition),
-        Some(Err(why)) => (Some(format!("no preview: {}", excerpt(&why, 500))), None),
+        Some(Ok(previewed)) => (Some(bounded(&previewed.text)), previewed.precondition),
+        Some(Err(why)) => (Some(format!("no preview, you are deciding without one: {}", excerpt(&why, 500))), None),
         None => (None, None),
     }
+}
+
+/// At most so many lines, each of at most so many characters.
+fn bounded(text: &str) -> String {
+    let all = text.lines().count();
+    let cut = |line: &str| match line.char_indices().nth(limits::PREVIEW_LINE_CHARS_MAX) {
+        Some((end, _)) => format!("{} [cut: {} characters]", &line[..end], line.chars().count()),
+        None => line.to_owned(),
+    };
+    let mut lines: Vec<String> = text.lines().take(limits::PREVIEW_LINES_MAX).map(cut).collect();
+    if all > limits::PREVIEW_LINES_MAX {
+        lines.push(format!("[{} more lines]", all - limits::PREVIEW_LINES_MAX));
+    }
+    excerpt(&lines.join("\n"), limits::PREVIEW_BYTES_MAX)
 }
 
 /// Asks the tool for a preview, bounded in time; a preview that panics or hangs is no preview.
@@ -95,4 +109,20 @@ pub(crate) async fn preview(tool: &Tool, arguments: &Arguments) -> Option<Result
             Err(format!("the tool's preview took longer than {} s", limits::PREVIEW_TIMEOUT.as_secs()))
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_preview_is_twenty_lines_of_five_hundred_characters_and_says_what_is_cut() {
+        let line = "\u{e4}".repeat(limits::PREVIEW_LINE_CHARS_MAX);
+        assert_eq!(bounded("a\nb"), "a\nb");
+        assert_eq!(bounded(&line), line);
+        assert_eq!(bounded(&format!("{line}x")), format!("{line} [cut: 501 characters]"));
+        let many = vec!["x"; 30].join("\n");
+        assert_eq!(bounded(&many).lines().count(), 21);
+        assert!(bounded(&many).ends_with("[10 more lines]"));
+    }
 }

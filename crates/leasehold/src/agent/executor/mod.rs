@@ -11,6 +11,7 @@ use super::{
     arguments::nested_deeper,
     gate::Gate,
     model::{ModelError, ModelErrorClass, ModelRequest, OfferedTool, Reply},
+    owner::Owners,
     registry::{AgentSpec, Registry},
     transcript,
 };
@@ -18,7 +19,7 @@ use crate::{
     limits,
     run::{
         Act, CallId, MODEL_CALL_FAILED, Outcome, Reason, Recorded, Rejection, ReplyCall, RunId, SegmentKind, StampCall, Story,
-        Via, body,
+        Usage, Via, body,
     },
     worker::{Point, Probe, Segment, SegmentError},
 };
@@ -45,6 +46,8 @@ pub(crate) struct Executor {
     pub(crate) registry: Arc<Registry>,
     pub(crate) probe: Option<Arc<dyn Probe>>,
     pub(crate) live: Option<UnboundedSender<Live>>,
+    /// None: every owner may.
+    pub(crate) owners: Option<Arc<dyn Owners>>,
     /// Set when the process shuts down: the segment yields at its next step.
     pub(crate) stop: CancellationToken,
     /// Set when its time to finish is over: what may be handed back is, also from the middle of a read or an idempotent write.
@@ -131,7 +134,8 @@ impl Executor {
                     segment.commit(vec![Act::Unreadable { why }]).await?;
                     return Ok(());
                 }
-                Err(lost @ SegmentError::Lost(_)) => return Err(lost),
+                // The write that exceeds a budget asks a person itself.
+                Err(end @ (SegmentError::Lost(_) | SegmentError::OverBudget(_))) => return Err(end),
             }
         }
     }
@@ -184,6 +188,9 @@ impl Executor {
 
     /// One model reply, and what follows from it at once, as one durable step.
     async fn ask(&self, segment: &mut Segment, agent: &Arc<AgentSpec>) -> Result<(), SegmentError> {
+        if let Some(detail) = spent(agent, segment.row().usage) {
+            return segment.commit(vec![Act::Fail { reason: Reason::Budget, detail }]).await;
+        }
         let closing = segment.row().rounds >= max_rounds(agent, segment.story());
         let narrow = segment.story().request.as_ref().and_then(|r| r.tools.clone());
         let gate = Gate { registry: &self.registry, agent, narrow: narrow.as_deref() };
@@ -238,6 +245,10 @@ impl Executor {
                 asked.into_iter().map(|call| card::Shown::first(call, segment.story(), &self.registry)).collect();
             let card = self.card(agent, turn, shown).await;
             acts.push(Act::Suspend { card, deadline: self.deadline(agent, segment) });
+            return segment.commit(acts).await;
+        }
+        let asks = |call: &ReplyCall| self.registry.tool(&call.tool).is_some_and(|tool| tool.spec().input.is_some());
+        if pending.iter().any(|call| asks(call)) {
             return segment.commit(acts).await;
         }
         // A write that may run at once is stamped in the same step as the reply that asks for it.
@@ -296,10 +307,16 @@ impl Executor {
                 },
                 () = &mut stopping => return Asked::Stopping,
                 Some(piece) = pieces.recv() => self.tell(Live::Text(run, piece)),
-                reply = &mut replying => return match reply {
-                    Ok(reply) => Asked::Reply(reply),
-                    Err(error) => Asked::Failed(error),
-                },
+                reply = &mut replying => {
+                    // The last pieces may have come with it.
+                    while let Ok(piece) = pieces.try_recv() {
+                        self.tell(Live::Text(run, piece));
+                    }
+                    return match reply {
+                        Ok(reply) => Asked::Reply(reply),
+                        Err(error) => Asked::Failed(error),
+                    };
+                }
             }
         }
     }
@@ -383,6 +400,18 @@ pub(crate) fn stored(result: Value) -> Value {
             }
         }
     }
+}
+
+/// What a run may use is used up.
+fn spent(agent: &AgentSpec, usage: Usage) -> Option<String> {
+    let tokens = usage.input_tokens.saturating_add(usage.output_tokens);
+    if let Some(max) = agent.max_tokens.filter(|max| tokens >= *max) {
+        return Some(format!("it has used {tokens} tokens, and its agent may use {max} in a run"));
+    }
+    let cost = usage.cost_nano_usd;
+    let max = agent.max_cost_nano_usd.filter(|max| cost >= *max)?;
+    let dollars = |nano: u64| nano as f64 / 1e9;
+    Some(format!("it has cost {} US dollars, and its agent may cost {} in a run", dollars(cost), dollars(max)))
 }
 
 fn max_rounds(agent: &AgentSpec, story: &Story) -> u32 {

@@ -5,15 +5,20 @@ use super::{Executor, Live, calls::changed, card, outcome};
 use crate::{
     agent::{
         gate::Gate,
-        registry::AgentSpec,
+        owner::OwnerRight,
+        patience::within,
+        registry::{AgentSpec, matches},
         tool::{Arguments, Tool, Verified, VerifyQuery, WriteAnswer, WriteTool},
     },
     limits,
-    run::{Act, CallId, Effect, LateAnswer, Outcome, Recorded, ReplyCall, StoryCall, Via},
+    run::{Act, CallId, Charge, Effect, LateAnswer, Outcome, Recorded, ReplyCall, StoryCall, Via},
     worker::{Point, Segment, SegmentError, WritePermit},
 };
 use serde_json::Value;
 use std::{sync::Arc, time::Duration};
+
+/// How the reason begins for which a person is asked about a call that exceeds a budget.
+const OVER_BUDGET: &str = "over budget";
 
 /// Why a stamped write is not entered.
 const OUT_OF_TRUST: &str = "the lease ran out between the stamp and the entry";
@@ -55,6 +60,21 @@ impl Executor {
             acts.push(Act::Record(vec![Recorded::Outcome(refused)]));
             return segment.commit(acts).await;
         }
+        match self.owner_right(segment, &asked.asked.tool).await {
+            OwnerRight::May => {}
+            OwnerRight::MayNot(why) => return self.ask_again(segment, agent, &asked, why, before).await,
+            OwnerRight::Gone(why) => {
+                let mut acts = before;
+                let refused = outcome(&asked.asked, Outcome::Refused, Via::Gate, Value::String(why), true);
+                acts.push(Act::Record(vec![Recorded::Outcome(refused)]));
+                return segment.commit(acts).await;
+            }
+            OwnerRight::NotKnown(why) => {
+                let mut acts = before;
+                acts.push(Act::Retry { why: format!("what its owner may do is not known: {why}"), not_before: None });
+                return segment.commit(acts).await;
+            }
+        }
         let released_by_person = asked.decided.as_ref().is_some_and(|d| d.approved);
         if !released_by_person && let Some(why) = card::repeated(segment.story(), &tool, &asked.asked, &arguments) {
             return self.ask_again(segment, agent, &asked, why, before).await;
@@ -67,9 +87,26 @@ impl Executor {
                 return self.ask_again(segment, agent, &asked, difference, before).await;
             }
         }
+        let charges = match charges(agent, &asked, &arguments, segment.now(), released_by_person) {
+            Ok(charges) => charges,
+            Err(why) => return self.ask_again(segment, agent, &asked, why, before).await,
+        };
         self.at(Point::BeforeStamp, segment, Some(id)).await;
-        let permit = segment.fence_after(before, self.stamp_of(id, &tool)).await?;
+        let permit = match segment.fence_after(before.clone(), self.stamp_of(id, &tool), &charges).await {
+            Err(SegmentError::OverBudget(budget)) => {
+                let why = format!("{OVER_BUDGET}: {budget}");
+                return self.ask_again(segment, agent, &asked, why, before).await;
+            }
+            fenced => fenced?,
+        };
         self.enter(segment, Arc::clone(write), permit, arguments).await
+    }
+
+    async fn owner_right(&self, segment: &Segment, tool: &str) -> OwnerRight {
+        match &self.owners {
+            Some(owners) => owners.right(&segment.row().owner, tool).await,
+            None => OwnerRight::May,
+        }
     }
 
     /// Enters a stamped write and records what it answers.
@@ -263,19 +300,45 @@ impl Executor {
     }
 }
 
+/// What a call counts against the budgets of its agent; why a person is asked, where that cannot be told.
+fn charges(
+    agent: &AgentSpec,
+    call: &StoryCall,
+    arguments: &Arguments,
+    at: jiff::Timestamp,
+    released_by_person: bool,
+) -> Result<Vec<Charge>, String> {
+    // A person who was told that a budget is exceeded has let it through.
+    let told = call.card.as_ref().and_then(|card| card.why.as_deref()).is_some_and(|why| why.starts_with(OVER_BUDGET));
+    let let_through = released_by_person && told;
+    let budgets = agent.effect_budgets.iter().filter(|budget| matches(&budget.tool, &call.asked.tool));
+    budgets
+        .map(|budget| {
+            let key = budget.key(&agent.name);
+            let amount = match budget.amount(arguments) {
+                Some(amount) => amount,
+                None if let_through => 0,
+                None => return Err(format!("{OVER_BUDGET}: {key}: the argument is not a number from 0 on")),
+            };
+            let max = (!let_through).then(|| budget.max());
+            Ok(Charge { budget: key, call: call.asked.id.clone(), at, window: budget.window, max, amount })
+        })
+        .collect()
+}
+
 /// Calls a write. A panic or a timeout is unknown: it may have happened.
 async fn call(tool: Arc<dyn WriteTool>, permit: WritePermit, arguments: Arguments) -> WriteAnswer {
     let timeout = tool.spec().timeout;
     let task = tokio::spawn(async move {
         // The runtime may have been busy with something else for longer than the lease since the task was made.
         if permit.check().is_err() {
-            return Ok(WriteAnswer::NotStarted { why: OUT_OF_TRUST.into() });
+            return Some(WriteAnswer::NotStarted { why: OUT_OF_TRUST.into() });
         }
-        tokio::time::timeout(timeout, tool.call(permit, &arguments)).await
+        within(timeout, tool.call(permit, &arguments)).await
     });
     match task.await {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(_)) => WriteAnswer::Unknown { why: format!("the tool did not answer within {} s", timeout.as_secs_f32()) },
+        Ok(Some(answer)) => answer,
+        Ok(None) => WriteAnswer::Unknown { why: format!("the tool did not answer within {} s", timeout.as_secs_f32()) },
         Err(_) => WriteAnswer::Unknown { why: "the tool broke in the middle of the call".into() },
     }
 }

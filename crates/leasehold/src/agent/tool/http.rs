@@ -8,6 +8,7 @@
 mod answer;
 mod config;
 mod last_check;
+mod look;
 mod send;
 mod template;
 #[cfg(test)]
@@ -16,16 +17,19 @@ pub mod units;
 mod verify;
 
 pub use config::{
-    Absent, BodyKind, ConfiguredApproval, ConfiguredEffect, HeaderSource, HttpToolConfig, HttpToolError, Outcomes, VerifyConfig,
+    Absent, BodyKind, ConfiguredApproval, ConfiguredEffect, HeaderSource, HttpToolConfig, HttpToolError, LookConfig, Outcomes,
+    VerifyConfig,
 };
 
 use super::{
-    Approval, Arguments, ReadAnswer, ReadTool, Tool, ToolSpec, Verify, WriteAnswer, WriteEffect, WritePermit, WriteTool,
+    Approval, Arguments, Preview, ReadAnswer, ReadTool, Tool, ToolSpec, Verify, WriteAnswer, WriteEffect, WritePermit,
+    WriteTool,
 };
 use crate::run::{Effect, canonical_hash};
 use answer::{Meaning, Statuses};
 use async_trait::async_trait;
 use last_check::TRUST;
+use look::{HttpLook, HttpPreview};
 use reqwest::{
     Method,
     header::{HeaderMap, HeaderName, HeaderValue},
@@ -81,6 +85,11 @@ impl HttpTool {
         if is_read && config.verify.is_some() {
             return Err(wrong("verify", "belongs to a write; the effect is read_only".into()));
         }
+        for (key, look) in [("preview", &config.preview), ("precondition", &config.precondition)] {
+            if is_read && look.is_some() {
+                return Err(wrong(key, "belongs to a write; the effect is read_only".into()));
+            }
+        }
         let method = match config.method.as_str() {
             "GET" => Method::GET,
             "HEAD" => Method::HEAD,
@@ -99,6 +108,7 @@ impl HttpTool {
         let timeout = config.timeout.unwrap_or(TIMEOUT_DEFAULT);
         let query = config.url.split_once('?').map_or(String::new(), |(_, query)| format!("?#{:.8}", canonical_hash(&query)));
         let spec = ToolSpec {
+            input: config.input,
             name: config.name.clone(),
             description: config.description,
             parameters,
@@ -114,6 +124,15 @@ impl HttpTool {
             ),
             None => None,
         };
+        let look = |key: &str, look: &Option<LookConfig>| {
+            let made = look.as_ref().map(|look| HttpLook::new(look, &spec.parameters, headers.clone(), timeout, max_response));
+            made.transpose().map_err(|why| wrong(key, why))
+        };
+        let preview = HttpPreview {
+            preview: look("preview", &config.preview)?,
+            precondition: look("precondition", &config.precondition)?,
+        };
+        let preview = (preview.preview.is_some() || preview.precondition.is_some()).then_some(preview);
         let caller =
             Caller::new(method, url, headers, config.body, timeout, max_response, is_read).map_err(|why| wrong("url", why))?;
         let write_effect = match effect {
@@ -122,7 +141,7 @@ impl HttpTool {
             _ => WriteEffect::NonIdempotent,
         };
         let approval = config.approval.map_or(Approval::Required, Approval::from);
-        Ok(Tool::Write(Arc::new(HttpWrite { spec, caller, write_effect, statuses, verify }), approval))
+        Ok(Tool::Write(Arc::new(HttpWrite { spec, caller, write_effect, statuses, verify, preview }), approval))
     }
 }
 
@@ -228,6 +247,7 @@ struct HttpWrite {
     write_effect: WriteEffect,
     statuses: Statuses,
     verify: Option<HttpVerify>,
+    preview: Option<HttpPreview>,
 }
 
 #[async_trait]
@@ -237,6 +257,9 @@ impl WriteTool for HttpWrite {
     }
     fn write_effect(&self) -> WriteEffect {
         self.write_effect
+    }
+    fn preview(&self) -> Option<&dyn Preview> {
+        self.preview.as_ref().map(|preview| preview as &dyn Preview)
     }
     fn verify(&self) -> Option<&dyn Verify> {
         self.verify.as_ref().map(|verify| verify as &dyn Verify)

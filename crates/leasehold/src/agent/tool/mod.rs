@@ -42,6 +42,9 @@ pub struct ToolSpec {
     pub description: String,
     /// JSON Schema of the arguments, an object.
     pub parameters: Value,
+    /// JSON Schema of the values that a person fills in before each call, an object; they take the place of the model's arguments of
+    /// those keys. None: nobody is asked.
+    pub input: Option<Value>,
     /// The source kind: `rust`, `http`, `site`.
     pub source: String,
     /// Where it goes, without secrets.
@@ -258,7 +261,10 @@ impl Tool {
             source: spec.source.clone(),
             name: spec.name.clone(),
             endpoint: spec.endpoint.clone(),
-            schema_hash: crate::run::canonical_hash(&spec.parameters),
+            schema_hash: match &spec.input {
+                None => crate::run::canonical_hash(&spec.parameters),
+                Some(input) => crate::run::canonical_hash(&(&spec.parameters, input)),
+            },
             effect: self.effect(),
             approval: self.approval().as_str().to_owned(),
         }

@@ -94,6 +94,7 @@ fn spec<T: JsonSchema>(name: &str, description: &str) -> ToolSpec {
         schema.remove("$schema");
     }
     ToolSpec {
+        input: None,
         name: name.to_owned(),
         description: description.to_owned(),
         parameters,

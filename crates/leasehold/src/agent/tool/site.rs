@@ -91,6 +91,7 @@ impl Site {
         let field = json!({ "type": "string", "maxLength": 2000 });
         let fields: serde_json::Map<String, Value> = FIELDS.iter().map(|name| ((*name).to_owned(), field.clone())).collect();
         let spec = |name: &str, description: &str, properties: Value| ToolSpec {
+            input: None,
             name: format!("site.{name}"),
             description: description.to_owned(),
             parameters: json!({

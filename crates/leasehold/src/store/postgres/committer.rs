@@ -76,10 +76,22 @@ struct Job {
 
 /// Why a write has no answer yet.
 #[derive(Clone, Debug)]
-enum Unanswered {
+pub(super) enum Unanswered {
     /// Somebody else has its row locked: it was not written.
     Locked,
     Lost(Unavailable),
+}
+
+impl Unanswered {
+    /// For a caller.
+    pub(super) fn in_words(self, place: &str, run: RunId) -> Unavailable {
+        match self {
+            Self::Locked => {
+                Unavailable(format!("{place}: somebody else keeps the row of run {run} locked; it was not written"))
+            }
+            Self::Lost(unavailable) => unavailable,
+        }
+    }
 }
 
 impl From<Unavailable> for Unanswered {
@@ -152,13 +164,7 @@ impl Committer {
             .retry(until_unlocked())
             .when(|why| matches!(why, Unanswered::Locked) && started.elapsed() < LOCKED_PATIENCE)
             .await;
-        sent.map_err(|why| match why {
-            Unanswered::Locked => Unavailable(format!(
-                "{}: somebody else keeps the row of run {} locked; it was not written",
-                self.place, encoded.id
-            )),
-            Unanswered::Lost(unavailable) => unavailable,
-        })
+        sent.map_err(|why| why.in_words(&self.place, encoded.id))
     }
 
     async fn send_once(&self, write: Arc<Encoded>) -> Result<Answer, Unanswered> {
@@ -262,16 +268,7 @@ impl Task {
         if let Some(Tried::Written(end)) = tried {
             return Ok(Answer::Applied(end));
         }
-        let Some(row) = standing(&self.connections, write.id, write.write_id).await? else { return Ok(Answer::Gone) };
-        Ok(if row.is_there {
-            Answer::Applied(row.end)
-        } else if row.epoch != write.guard.guard_epoch || row.lease_id != write.guard.guard_lease_id {
-            Answer::Fenced
-        } else if tried.is_none() {
-            return Err(Unanswered::Locked);
-        } else {
-            Answer::Moved
-        })
+        unwritten(&self.connections, write, tried.is_none()).await
     }
 }
 
@@ -285,6 +282,20 @@ fn tried(row: &Row) -> Result<Tried, Failed> {
         return Ok(Tried::Guarded);
     }
     row::lease_end(row).map(Tried::Written).map_err(unread)
+}
+
+/// Why a write is not there, or that it is.
+pub(super) async fn unwritten(connections: &Connections, write: &Encoded, locked: bool) -> Result<Answer, Unanswered> {
+    let Some(row) = standing(connections, write.id, write.write_id).await? else { return Ok(Answer::Gone) };
+    Ok(if row.is_there {
+        Answer::Applied(row.end)
+    } else if row.epoch != write.guard.guard_epoch || row.lease_id != write.guard.guard_lease_id {
+        Answer::Fenced
+    } else if locked {
+        return Err(Unanswered::Locked);
+    } else {
+        Answer::Moved
+    })
 }
 
 async fn standing(connections: &Connections, id: RunId, write_id: WriteId) -> Result<Option<Standing>, Unavailable> {

@@ -3,7 +3,7 @@
 //!
 //! All SQL is in `sql/`, one statement a file, with the names that the embedded store uses, and no rule of the protocol is in any:
 //! the constraints of the schema mirror them. Every transaction is one statement, so nothing is left open by a process that dies
-//! or a future that is dropped; but for a claim of many rows, which is bounded (`claim`). The guard stands in the statement that writes, and is judged
+//! or a future that is dropped; but for a claim of many rows (`claim`) and a write of several records (`records`), which are bounded. The guard stands in the statement that writes, and is judged
 //! on the newest version of the row, locked. No write, renewal or claim waits for a row that somebody else has locked.
 //!
 //! Leases run on the **database's clock**, named `db`; no clock of a client decides about one. A lease of another clock (a row that came
@@ -13,11 +13,13 @@
 //! listens for hints. What the URL
 //! may say stands at [`PostgresStore::connect`].
 
+mod charge;
 mod claim;
 mod committer;
 mod connections;
 mod hints;
 mod open;
+mod records;
 mod renewer;
 mod row;
 mod sql;
@@ -38,8 +40,8 @@ use self::{
     url::Target,
 };
 use super::{
-    Answer, Choose, Chosen, Filter, Hint, Insert, Inserted, Lapse, Lapsed, Listed, ReadError, Renewer, RequestKey, Store,
-    Unavailable, Wanted, Write, shape,
+    Answer, Choose, Chosen, Filter, Hint, Insert, Inserted, Lapse, Lapsed, Listed, ReadError, Record, Renewer, RequestKey,
+    Store, Unavailable, Wanted, Write, shape,
 };
 use crate::{
     clock::BootClock,
@@ -258,6 +260,9 @@ impl Store for PostgresStore {
 
     async fn write(&self, write: Write) -> Result<Answer, Unavailable> {
         shape::check_write(&write)?;
+        if !write.charges.is_empty() {
+            return self.write_charged(&write).await;
+        }
         self.committer.send(&write).await
     }
 
@@ -281,6 +286,9 @@ impl Store for PostgresStore {
         let states = (!filter.states.is_empty()).then(|| filter.states.iter().map(|s| s.as_str()).collect());
         let (agent, owner) = (filter.agent.as_deref().map(stored), filter.owner.as_deref().map(stored));
         let reason = filter.reason.as_deref().map(stored);
+        let seen = filter.visible_to.as_ref();
+        let (see_owner, see_initiator) = (seen.map(|s| stored(&s.owner)), seen.map(|s| stored(&s.initiator)));
+        let see_teams: Vec<String> = seen.iter().flat_map(|s| &s.teams).map(|team| stored(team)).collect();
         let since_ms = filter.since.map(Timestamp::as_millisecond);
         let (before, limit) = (before_or_last(before), limited(limit));
         let mut params = Params::default();
@@ -290,6 +298,9 @@ impl Store for PostgresStore {
             .one("owner", &owner)
             .one("reason", &reason)
             .one("since_ms", &since_ms)
+            .one("see_owner", &see_owner)
+            .one("see_initiator", &see_initiator)
+            .many("see_teams", &see_teams)
             .one("flagged_only", &filter.flagged_only)
             .one("before", &before)
             .one("limit", &limit);
@@ -349,6 +360,24 @@ impl Store for PostgresStore {
         self.rows(&sql::OVERDUE, &params, row::run_id).await
     }
 
+    async fn untold(&self, since: Timestamp, limit: usize) -> Result<Vec<(RunId, Timestamp)>, Unavailable> {
+        let (since_ms, limit) = (since.as_millisecond(), limited(limit));
+        let mut params = Params::default();
+        params.one("since_ms", &since_ms).one("limit", &limit);
+        self.rows(&sql::UNTOLD, &params, |row| {
+            let at = Timestamp::from_millisecond(row::column(row, "finished_at_ms")?);
+            Ok((row::run_id(row)?, at.map_err(|e| Damaged(e.to_string()))?))
+        })
+        .await
+    }
+
+    async fn told(&self, id: RunId, finished_at: Timestamp) -> Result<(), Unavailable> {
+        let finished_at_ms = finished_at.as_millisecond();
+        let mut params = Params::default();
+        params.one("id", &id.0).one("finished_at_ms", &finished_at_ms);
+        self.shared.read(&sql::TOLD, &params).await.map(|_| ())
+    }
+
     async fn find(&self, suffix: &str) -> Result<Vec<RunId>, Unavailable> {
         let Some(suffix) = shape::id_suffix(suffix) else { return Ok(Vec::new()) };
         let mut params = Params::default();
@@ -372,6 +401,22 @@ impl Store for PostgresStore {
         now.bind(&mut params);
         params.one("limit", &limit);
         self.rows(&sql::WORKERS, &params, |row| Ok(shape::claimer(&row::column::<String>(row, "serves")?))).await
+    }
+
+    async fn record(&self, kind: &str, key: &str) -> Result<Option<Record>, Unavailable> {
+        self.record_of(kind, key).await
+    }
+
+    async fn records(&self, kind: &str, after: Option<&str>, limit: usize) -> Result<Vec<Record>, Unavailable> {
+        self.records_of(kind, after, limit).await
+    }
+
+    async fn put_records(&self, records: Vec<Record>) -> Result<bool, Unavailable> {
+        self.put_all(records).await
+    }
+
+    async fn remove_record(&self, kind: &str, key: &str, version: u64) -> Result<bool, Unavailable> {
+        self.remove(kind, key, version).await
     }
 
     fn hint(&self, hint: Hint) {

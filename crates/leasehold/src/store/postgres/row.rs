@@ -7,8 +7,8 @@ use super::{
 };
 use crate::{
     run::{
-        CallId, Effect, Entry, EntryBody, Fence, Lease, LeaseId, LeaseTime, Mode, OpenTurn, Recovery, RunId, SegmentKind,
-        Snapshot, State, Usage, WriteId,
+        CallId, Chain, Effect, Entry, EntryBody, Fence, Hash256, Lease, LeaseId, LeaseTime, Mode, OpenTurn, Recovery, RunId,
+        SegmentKind, Snapshot, State, Usage, WriteId,
     },
     store::{Guard, LeaseOp, Listed, shape},
 };
@@ -58,6 +58,7 @@ columns! {
         agent: String,
         owner: String,
         initiator: String,
+        team: Option<String>,
         mode: &'static str,
         state: &'static str,
         reason: Option<&'static str>,
@@ -94,6 +95,8 @@ columns! {
         cost_nano_usd: i64,
         duplicates: i64,
         contradictions: i64,
+        chain_salt: Option<Vec<u8>>,
+        chain_head: Option<Vec<u8>>,
         created_at_ms: i64,
         started_at_ms: Option<i64>,
         finished_at_ms: Option<i64>,
@@ -125,6 +128,7 @@ columns! {
         entry_holder: Option<String>,
         entry_write_id: Uuid,
         entry_kind: &'static str,
+        entry_mac: Option<Vec<u8>>,
         entry_payload: Vec<u8>,
     }
 }
@@ -142,6 +146,7 @@ impl RowColumns {
             agent: stored(&row.agent),
             owner: stored(&row.owner),
             initiator: stored(&row.initiator),
+            team: row.team.as_deref().map(stored),
             mode: row.mode.as_str(),
             state: row.state.as_str(),
             reason: row.reason.map(|r| r.as_str()),
@@ -179,6 +184,8 @@ impl RowColumns {
             cost_nano_usd: total(row.usage.cost_nano_usd),
             duplicates: row.duplicates.into(),
             contradictions: row.contradictions.into(),
+            chain_salt: row.chain.map(|c| c.salt.0.to_vec()),
+            chain_head: row.chain.map(|c| c.head.0.to_vec()),
             created_at_ms: row.created_at.as_millisecond(),
             started_at_ms: row.started_at.map(Timestamp::as_millisecond),
             finished_at_ms: row.finished_at.map(Timestamp::as_millisecond),
@@ -215,6 +222,7 @@ impl EntryColumns {
             entry_holder: entry.holder.as_deref().map(stored),
             entry_write_id: write_id.0,
             entry_kind: entry.body.kind(),
+            entry_mac: entry.mac.map(|mac| mac.0.to_vec()),
             entry_payload: entry.body.encode(),
         }
     }
@@ -269,6 +277,7 @@ pub(super) fn snapshot(row: &Row) -> Result<Snapshot, Damaged> {
         agent: text(row, "agent")?,
         owner: text(row, "owner")?,
         initiator: text(row, "initiator")?,
+        team: plain::<Option<String>>(row, "team")?.map(shown),
         mode: word(row, "mode")?,
         state: word(row, "state")?,
         reason: optional_word(row, "reason")?,
@@ -295,6 +304,7 @@ pub(super) fn snapshot(row: &Row) -> Result<Snapshot, Damaged> {
         },
         duplicates: small(row, "duplicates")?,
         contradictions: small(row, "contradictions")?,
+        chain: chain(row)?,
         created_at: time(row, "created_at_ms")?,
         started_at: optional_time(row, "started_at_ms")?,
         finished_at: optional_time(row, "finished_at_ms")?,
@@ -313,6 +323,7 @@ pub(super) fn rest(row: &Row) -> Option<Snapshot> {
         agent: words("agent"),
         owner: words("owner"),
         initiator: words("initiator"),
+        team: plain::<Option<String>>(row, "team").ok().flatten().map(shown),
         mode: word(row, "mode").unwrap_or(Mode::Queue),
         state: State::Dead,
         reason: optional_word(row, "reason").ok().flatten(),
@@ -339,12 +350,23 @@ pub(super) fn rest(row: &Row) -> Option<Snapshot> {
         },
         duplicates: small(row, "duplicates").unwrap_or(0),
         contradictions: small(row, "contradictions").unwrap_or(0),
+        chain: chain(row).ok().flatten(),
         created_at,
         started_at: optional_time(row, "started_at_ms").ok().flatten(),
         finished_at: None,
         since: time(row, "since_ms").unwrap_or(created_at),
     };
     shape::rest(word(row, "state").ok(), turn(row).ok().flatten(), left)
+}
+
+fn hash(row: &Row, column: &str) -> Result<Option<Hash256>, Damaged> {
+    let bytes: Option<Vec<u8>> = plain(row, column)?;
+    let whole = |bytes: Vec<u8>| bytes.try_into().map(Hash256).map_err(|_| damaged(column, "is not 32 bytes long"));
+    bytes.map(whole).transpose()
+}
+
+fn chain(row: &Row) -> Result<Option<Chain>, Damaged> {
+    Ok(hash(row, "chain_salt")?.zip(hash(row, "chain_head")?).map(|(salt, head)| Chain { salt, head }))
 }
 
 fn turn(row: &Row) -> Result<Option<OpenTurn>, Damaged> {
@@ -396,6 +418,7 @@ pub(super) fn entry(row: &Row) -> Result<Entry, Damaged> {
         epoch: count(row, "epoch")?,
         holder: plain::<Option<String>>(row, "holder")?.map(shown),
         write_id: WriteId(plain(row, "write_id")?),
+        mac: hash(row, "mac")?,
         body: EntryBody::decode(&kind, payload).map_err(|e| Damaged(format!("entry {sequence}: {e}")))?,
     })
 }
@@ -411,6 +434,7 @@ pub(super) fn listed(row: &Row) -> Result<Listed, Damaged> {
         id: run_id(row)?,
         agent: text(row, "agent")?,
         owner: text(row, "owner")?,
+        team: plain::<Option<String>>(row, "team")?.map(shown),
         state: plain(row, "state")?,
         reason: plain(row, "reason")?,
         epoch: count(row, "epoch")?,

@@ -2,13 +2,15 @@
 //! transaction.
 
 use super::{
-    busy, corrupt, encode, json, limited,
+    busy, corrupt, encode, json, limited, records,
     row::{self, RowParams, total},
 };
 use crate::{
     clock::BootClock,
     run::{Entry, Lease, LeaseId, LeaseTime, RunId, Snapshot, WriteId},
-    store::{Answer, Choose, Chosen, Insert, Inserted, LeaseOp, ReadError, RequestKey, Unavailable, Wanted, Write, shape},
+    store::{
+        Answer, Choose, Chosen, Insert, Inserted, LeaseOp, ReadError, Record, RequestKey, Unavailable, Wanted, Write, shape,
+    },
 };
 use rusqlite::{Connection, OptionalExtension as _, named_params};
 use std::{fmt::Display, time::Duration};
@@ -19,6 +21,9 @@ pub(super) enum Change {
     Write { write: Box<Write>, content: Content },
     Claim { wanted: Wanted, choose: Choose },
     Announce { worker: String, ttl: Duration, executes: bool, serves: String },
+    Put(Vec<Record>),
+    Remove { kind: String, key: String, version: u64 },
+    Told { id: RunId, finished_at_ms: i64 },
 }
 
 /// The encoded parts of a change.
@@ -41,6 +46,8 @@ pub(super) enum Reply {
     Answered(Answer),
     Claimed(Chosen),
     Announced,
+    /// Whether the versions were those that the writer saw; otherwise nothing was done.
+    Compared(bool),
     /// Not stored, and never will be.
     Refused(Unavailable),
 }
@@ -79,6 +86,13 @@ impl Change {
                     ":serves": serves
                 })?;
                 Ok(Reply::Announced)
+            }
+            Self::Put(put) => records::put(connection, put).map(Reply::Compared),
+            Self::Remove { kind, key, version } => records::remove(connection, kind, key, *version).map(Reply::Compared),
+            Self::Told { id, finished_at_ms } => {
+                let mut told = connection.prepare_cached(include_str!("sql/told.sql"))?;
+                let params = named_params! { ":id": id.to_string(), ":finished_at_ms": finished_at_ms };
+                told.execute(params).map(|changed| Reply::Compared(changed == 1))
             }
         }
     }
@@ -138,6 +152,13 @@ pub(super) fn alone<T>(
 }
 
 fn apply_write(connection: &Connection, write: &Write, content: &Content, now: &LeaseTime) -> rusqlite::Result<Answer> {
+    if let Some(budget) = over_budget(connection, write)? {
+        // Charged by an earlier send of the same write, it is not charged again.
+        return match why_not(connection, write)? {
+            Answer::Moved => Ok(Answer::OverBudget(budget)),
+            answer => Ok(answer),
+        };
+    }
     let lease = granted(write.next.lease.as_ref(), write.lease, now);
     let mut params = RowParams::of(&write.next, content.turn.clone(), lease.as_ref());
     params.set(":keep_lease", write.lease == LeaseOp::Keep);
@@ -155,10 +176,47 @@ fn apply_write(connection: &Connection, write: &Write, content: &Content, now: &
     match written {
         Some(end) => {
             append(connection, write.next.id, write.write_id, &write.entries, &content.payloads)?;
+            charge(connection, write)?;
             Ok(Answer::Applied(end))
         }
         None => why_not(connection, write),
     }
+}
+
+/// The first budget that a charge of this write exceeds.
+fn over_budget(connection: &Connection, write: &Write) -> rusqlite::Result<Option<String>> {
+    for charge in write.charges.iter().filter(|charge| charge.max.is_some()) {
+        let spent: i64 = connection.prepare_cached(include_str!("sql/spent.sql"))?.query_row(
+            named_params! {
+                ":budget": charge.budget,
+                ":since_ms": charge.since().as_millisecond(),
+                ":run_id": write.next.id.to_string(),
+                ":call_id": charge.call.0,
+            },
+            |row| row.get(0),
+        )?;
+        if charge.exceeds(spent) {
+            return Ok(Some(charge.budget.clone()));
+        }
+    }
+    Ok(None)
+}
+
+fn charge(connection: &Connection, write: &Write) -> rusqlite::Result<()> {
+    for charge in &write.charges {
+        let since_ms = charge.since().as_millisecond();
+        connection
+            .prepare_cached(include_str!("sql/forget_effects.sql"))?
+            .execute(named_params! { ":budget": charge.budget, ":since_ms": since_ms })?;
+        connection.prepare_cached(include_str!("sql/charge.sql"))?.execute(named_params! {
+            ":budget": charge.budget,
+            ":run_id": write.next.id.to_string(),
+            ":call_id": charge.call.0,
+            ":at_ms": charge.at.as_millisecond(),
+            ":amount": charge.amount,
+        })?;
+    }
+    Ok(())
 }
 
 /// The guard failed: says which part, in the same transaction.
@@ -261,6 +319,7 @@ fn append(
             ":holder": entry.holder,
             ":write_id": write_id,
             ":kind": entry.body.kind(),
+            ":mac": entry.mac.map(|mac| mac.0.to_vec()),
             ":payload": payload,
         })?;
     }

@@ -10,6 +10,7 @@ mod change;
 mod open;
 mod place;
 mod readers;
+mod records;
 mod renewer;
 mod row;
 mod turns;
@@ -28,8 +29,8 @@ use self::{
     writer::Writer,
 };
 use super::{
-    Answer, Choose, Chosen, Filter, Insert, Inserted, Lapse, Lapsed, Listed, ReadError, Renewer, Store, Unavailable, Wanted,
-    Write, shape,
+    Answer, Choose, Chosen, Filter, Insert, Inserted, Lapse, Lapsed, Listed, ReadError, Record, Renewer, Store, Unavailable,
+    Wanted, Write, record, shape,
 };
 use crate::{
     clock::BootClock,
@@ -182,7 +183,11 @@ impl Store for SqliteStore {
         self.readers
             .read(move |c| {
                 let states = (!filter.states.is_empty()).then(|| json(filter.states.iter().map(|s| s.as_str())));
+                let seen = filter.visible_to.as_ref();
                 let params = named_params! {
+                    ":see_owner": seen.map(|s| &s.owner),
+                    ":see_initiator": seen.map(|s| &s.initiator),
+                    ":see_teams": seen.map(|s| json(s.teams.iter().map(String::as_str))),
                     ":states": states,
                     ":agent": filter.agent,
                     ":owner": filter.owner,
@@ -264,6 +269,24 @@ impl Store for SqliteStore {
         .await
     }
 
+    async fn untold(&self, since: Timestamp, limit: usize) -> Result<Vec<(RunId, Timestamp)>, Unavailable> {
+        let (since_ms, limit) = (since.as_millisecond(), limited(limit));
+        let read = move |c: &Connection| {
+            let params = named_params! { ":since_ms": since_ms, ":limit": limit };
+            rows(c, include_str!("sql/untold.sql"), params, |row| {
+                Ok(row::run_id(row)?.zip(Some(row::shown_time(row.get("finished_at_ms")?))))
+            })
+        };
+        self.readers.read(read).await
+    }
+
+    async fn told(&self, id: RunId, finished_at: Timestamp) -> Result<(), Unavailable> {
+        match self.writer.send(Change::Told { id, finished_at_ms: finished_at.as_millisecond() }).await? {
+            Reply::Compared(_) => Ok(()),
+            _ => Err(self.unexpected()),
+        }
+    }
+
     async fn find(&self, suffix: &str) -> Result<Vec<RunId>, Unavailable> {
         let Some(suffix) = shape::id_suffix(suffix) else { return Ok(Vec::new()) };
         self.ids(include_str!("sql/find.sql"), vec![(":suffix", Box::new(suffix))]).await
@@ -285,6 +308,38 @@ impl Store for SqliteStore {
             rows(c, include_str!("sql/workers.sql"), params, |row| row.get::<_, String>("serves").map(Some))
         };
         Ok(self.readers.read(read).await?.iter().map(|serves| shape::claimer(serves)).collect())
+    }
+
+    async fn record(&self, kind: &str, key: &str) -> Result<Option<Record>, Unavailable> {
+        let (kind, key) = (kind.to_owned(), key.to_owned());
+        let read = move |c: &Connection| {
+            let mut statement = c.prepare_cached(include_str!("sql/record.sql"))?;
+            statement.query_row(named_params! { ":kind": kind, ":key": key }, records::read).optional()
+        };
+        self.readers.read(read).await
+    }
+
+    async fn records(&self, kind: &str, after: Option<&str>, limit: usize) -> Result<Vec<Record>, Unavailable> {
+        let (kind, after) = (kind.to_owned(), after.unwrap_or_default().to_owned());
+        let read = move |c: &Connection| {
+            let params = named_params! { ":kind": kind, ":after": after, ":limit": limited(limit) };
+            rows(c, include_str!("sql/records.sql"), params, |row| records::read(row).map(Some))
+        };
+        self.readers.read(read).await
+    }
+
+    async fn put_records(&self, records: Vec<Record>) -> Result<bool, Unavailable> {
+        match self.writer.send(Change::Put(record::in_order(records)?)).await? {
+            Reply::Compared(same) => Ok(same),
+            _ => Err(self.unexpected()),
+        }
+    }
+
+    async fn remove_record(&self, kind: &str, key: &str, version: u64) -> Result<bool, Unavailable> {
+        match self.writer.send(Change::Remove { kind: kind.into(), key: key.into(), version }).await? {
+            Reply::Compared(same) => Ok(same),
+            _ => Err(self.unexpected()),
+        }
     }
 
     fn renewer(&self) -> Result<Box<dyn Renewer>, Unavailable> {

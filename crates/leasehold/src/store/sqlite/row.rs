@@ -3,8 +3,8 @@
 
 use crate::{
     run::{
-        CallId, Effect, Entry, EntryBody, Fence, Lease, LeaseTime, Mode, OpenTurn, Recovery, RunId, SegmentKind, Snapshot,
-        State, Usage, WriteId,
+        CallId, Chain, Effect, Entry, EntryBody, Fence, Hash256, Lease, LeaseTime, Mode, OpenTurn, Recovery, RunId,
+        SegmentKind, Snapshot, State, Usage, WriteId,
     },
     store::{Listed, shape},
 };
@@ -44,6 +44,7 @@ impl RowParams {
         params.set(":agent", row.agent.clone());
         params.set(":owner", row.owner.clone());
         params.set(":initiator", row.initiator.clone());
+        params.set(":team", row.team.clone());
         params.set(":mode", row.mode.as_str());
         params.set(":state", row.state.as_str());
         params.set(":reason", row.reason.map(|r| r.as_str()));
@@ -72,6 +73,8 @@ impl RowParams {
         params.set(":cost_nano_usd", total(row.usage.cost_nano_usd));
         params.set(":duplicates", row.duplicates);
         params.set(":contradictions", row.contradictions);
+        params.set(":chain_salt", row.chain.map(|c| c.salt.0.to_vec()));
+        params.set(":chain_head", row.chain.map(|c| c.head.0.to_vec()));
         params.set(":created_at_ms", row.created_at.as_millisecond());
         params.set(":started_at_ms", row.started_at.map(Timestamp::as_millisecond));
         params.set(":finished_at_ms", row.finished_at.map(Timestamp::as_millisecond));
@@ -145,6 +148,7 @@ pub(super) fn snapshot(row: &Row<'_>) -> Result<Snapshot, Damaged> {
         agent: plain(row, "agent")?,
         owner: plain(row, "owner")?,
         initiator: plain(row, "initiator")?,
+        team: plain(row, "team")?,
         mode: word(row, "mode")?,
         state: word(row, "state")?,
         reason: optional_word(row, "reason")?,
@@ -171,6 +175,7 @@ pub(super) fn snapshot(row: &Row<'_>) -> Result<Snapshot, Damaged> {
         },
         duplicates: plain(row, "duplicates")?,
         contradictions: plain(row, "contradictions")?,
+        chain: chain(row)?,
         created_at: time(row, "created_at_ms")?,
         started_at: optional_time(row, "started_at_ms")?,
         finished_at: optional_time(row, "finished_at_ms")?,
@@ -189,6 +194,7 @@ pub(super) fn rest(row: &Row<'_>) -> Option<Snapshot> {
         agent: text("agent"),
         owner: text("owner"),
         initiator: text("initiator"),
+        team: plain(row, "team").unwrap_or_default(),
         mode: word(row, "mode").unwrap_or(Mode::Queue),
         state: State::Dead,
         reason: optional_word(row, "reason").ok().flatten(),
@@ -215,12 +221,23 @@ pub(super) fn rest(row: &Row<'_>) -> Option<Snapshot> {
         },
         duplicates: plain(row, "duplicates").unwrap_or(0),
         contradictions: plain(row, "contradictions").unwrap_or(0),
+        chain: chain(row).ok().flatten(),
         created_at,
         started_at: optional_time(row, "started_at_ms").ok().flatten(),
         finished_at: None,
         since: time(row, "since_ms").unwrap_or(created_at),
     };
     shape::rest(word(row, "state").ok(), turn(row).ok().flatten(), left)
+}
+
+fn hash(row: &Row<'_>, column: &str) -> Result<Option<Hash256>, Damaged> {
+    let bytes: Option<Vec<u8>> = plain(row, column)?;
+    let whole = |bytes: Vec<u8>| bytes.try_into().map(Hash256).map_err(|_| damaged(column, "is not 32 bytes long"));
+    bytes.map(whole).transpose()
+}
+
+fn chain(row: &Row<'_>) -> Result<Option<Chain>, Damaged> {
+    Ok(hash(row, "chain_salt")?.zip(hash(row, "chain_head")?).map(|(salt, head)| Chain { salt, head }))
 }
 
 fn turn(row: &Row<'_>) -> Result<Option<OpenTurn>, Damaged> {
@@ -265,6 +282,7 @@ pub(super) fn entry(row: &Row<'_>) -> Result<Entry, Damaged> {
         epoch: count(row, "epoch")?,
         holder: plain(row, "holder")?,
         write_id: word::<WriteId>(row, "write_id")?,
+        mac: hash(row, "mac")?,
         body: EntryBody::decode(&kind, payload).map_err(|e| Damaged(format!("entry {sequence}: {e}")))?,
     })
 }
@@ -276,6 +294,7 @@ pub(super) fn listed(row: &Row<'_>) -> rusqlite::Result<Option<Listed>> {
         id,
         agent: row.get("agent")?,
         owner: row.get("owner")?,
+        team: row.get("team")?,
         state: row.get("state")?,
         reason: row.get("reason")?,
         epoch: shown_count(row.get("epoch")?),

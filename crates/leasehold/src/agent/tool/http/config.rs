@@ -48,6 +48,26 @@ pub struct HttpToolConfig {
     /// How the far side is asked afterwards whether a call happened; writes only.
     #[serde(default)]
     pub verify: Option<VerifyConfig>,
+    /// Where the far side says what a call would change; writes only.
+    #[serde(default)]
+    pub preview: Option<LookConfig>,
+    /// Where the far side says what a decision rests on: asked when a person is asked, and again when the call starts; writes only.
+    #[serde(default)]
+    pub precondition: Option<LookConfig>,
+    /// JSON Schema of values that a person fills in before each call.
+    #[serde(default)]
+    pub input: Option<Value>,
+}
+
+/// `preview` and `precondition` as the operator writes them.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LookConfig {
+    /// GET; left out: GET.
+    #[serde(default)]
+    pub method: Option<String>,
+    /// With the call's arguments as `{placeholders}`.
+    pub url: String,
 }
 
 /// `verify` as the operator writes it.

@@ -135,10 +135,8 @@ impl Caller {
 
     /// Sends it, once, within the timeout.
     pub(super) async fn send(&self, request: Request) -> Result<Reply, Failure> {
-        match tokio::time::timeout(self.timeout, self.exchange(request)).await {
-            Ok(answer) => answer,
-            Err(_) => Err(Failure::TimedOut(self.timeout)),
-        }
+        let answer = crate::agent::patience::within(self.timeout, self.exchange(request)).await;
+        answer.unwrap_or(Err(Failure::TimedOut(self.timeout)))
     }
 
     async fn exchange(&self, request: Request) -> Result<Reply, Failure> {

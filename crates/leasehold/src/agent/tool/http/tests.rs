@@ -509,3 +509,42 @@ fn a_far_side_that_is_sure_at_once_may_be_declared_with_a_wait_of_zero_and_none_
         assert!(verify(wrong).unwrap_err().to_string().contains(wrong));
     }
 }
+
+#[tokio::test]
+async fn what_would_change_and_what_has_to_hold_are_asked_with_a_get_and_the_tools_headers() {
+    let far = FarSide::answering(200, TEXT, "title: old").await;
+    let looks = format!(
+        "headers = {{ Authorization = {{ env = \"LEDGER_TOKEN\" }} }}\npreview = {{ url = \"{0}/diff/{{text}}\" }}\nprecondition = {{ \
+         method = \"GET\", url = \"{0}/etag\" }}",
+        far.url
+    );
+    let text = format!(
+        "effect = \"idempotent_write\"\nmethod = \"PUT\"\nparameters = {{ type = \"object\", properties = {{ text = {{ \
+         type = \"string\" }} }}, required = [\"text\"] }}\n{looks}"
+    );
+    let Tool::Write(tool, _) = HttpTool::build_with_env(config(&far.url, &text), env).unwrap() else { panic!("a write") };
+    let seen = tool.preview().unwrap().preview(&one_line()).await.unwrap();
+    assert_eq!((seen.text.as_str(), seen.precondition.as_deref()), ("title: old", Some("title: old")));
+    let requests = far.requests();
+    let lines: Vec<&str> = requests.iter().filter_map(|request| request.lines().next()).collect();
+    assert_eq!(lines, ["GET /etag HTTP/1.1", "GET /diff/one HTTP/1.1"]);
+    assert!(requests.iter().all(|request| request.contains("authorization: s3cret") && !request.contains("idempotency-key")));
+}
+
+#[tokio::test]
+async fn a_look_that_fails_says_why_and_never_passes_for_an_answer() {
+    for (status, gone) in [(500, false), (302, false), (404, true)] {
+        let far = FarSide::answering(status, "location: /else\r\n", "x").await;
+        let look = |key: &str| write_tool(&far.url, &format!("{key} = {{ url = \"{}/now\" }}", far.url));
+        let preview = look("preview").preview().unwrap().preview(&one_line()).await;
+        assert_eq!(preview.unwrap_err(), format!("HTTP {status}"));
+        let condition = look("precondition").preview().unwrap().preview(&one_line()).await;
+        assert_eq!(condition.ok().and_then(|seen| seen.precondition), gone.then(|| "nothing is there".to_owned()));
+    }
+    let wrong =
+        config("http://127.0.0.1:1/", "effect = \"read_only\"\nmethod = \"GET\"\npreview = { url = \"http://127.0.0.1:1/\" }");
+    assert_eq!(HttpTool::build_with_env(wrong, env).unwrap_err().key, "preview");
+    let posts =
+        "effect = \"idempotent_write\"\nmethod = \"PUT\"\npreview = { method = \"POST\", url = \"http://127.0.0.1:1/\" }";
+    assert_eq!(HttpTool::build_with_env(config("http://127.0.0.1:1/", posts), env).unwrap_err().key, "preview");
+}

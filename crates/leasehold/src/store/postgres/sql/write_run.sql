@@ -3,7 +3,7 @@ WITH locked AS MATERIALIZED (
     SELECT id AS locked_id FROM runs WHERE id = :id FOR NO KEY UPDATE SKIP LOCKED
 ), written AS (
     UPDATE runs SET
-        agent = :agent, owner = :owner, initiator = :initiator, mode = :mode, state = :state, reason = :reason,
+        agent = :agent, owner = :owner, initiator = :initiator, team = :team, mode = :mode, state = :state, reason = :reason,
         epoch = :epoch, sequence = :sequence, next_segment = :next_segment, cancel_requested = :cancel_requested,
         recovery = :recovery, recovery_explicit = :recovery_explicit, requeues = :requeues, priority = :priority,
         due_at_ms = :due_at_ms, fence_call = :fence_call, fence_tool = :fence_tool, fence_effect = :fence_effect,
@@ -12,7 +12,7 @@ WITH locked AS MATERIALIZED (
         fence_stamped_at_ms = :fence_stamped_at_ms, fence_in_flight_until_ms = :fence_in_flight_until_ms, turn = :turn,
         wait_deadline_ms = :wait_deadline_ms, has_request = :has_request, second_approver = :second_approver,
         rounds = :rounds, input_tokens = :input_tokens, output_tokens = :output_tokens, cached_tokens = :cached_tokens,
-        cost_nano_usd = :cost_nano_usd, duplicates = :duplicates, contradictions = :contradictions, created_at_ms = :created_at_ms,
+        cost_nano_usd = :cost_nano_usd, duplicates = :duplicates, contradictions = :contradictions, chain_salt = :chain_salt, chain_head = :chain_head, created_at_ms = :created_at_ms,
         started_at_ms = :started_at_ms, finished_at_ms = :finished_at_ms, since_ms = :since_ms,
         lease_id = CASE WHEN :keep_lease THEN lease_id ELSE :lease_id END,
         holder = CASE WHEN :keep_lease THEN holder ELSE :holder END,
@@ -35,12 +35,12 @@ WITH locked AS MATERIALIZED (
       ))
     RETURNING id, lease_clock, lease_expires_ns
 ), appended AS (
-    INSERT INTO journal (run_id, sequence, at_ms, epoch, holder, write_id, kind, payload)
-    SELECT e.run_id, e.sequence, e.at_ms, e.epoch, e.holder, e.write_id, e.kind, e.payload
+    INSERT INTO journal (run_id, sequence, at_ms, epoch, holder, write_id, kind, mac, payload)
+    SELECT e.run_id, e.sequence, e.at_ms, e.epoch, e.holder, e.write_id, e.kind, e.mac, e.payload
     FROM written JOIN unnest(
         :entry_run::uuid[], :entry_sequence::bigint[], :entry_at_ms::bigint[], :entry_epoch::bigint[], :entry_holder::text[],
-        :entry_write_id::uuid[], :entry_kind::text[], :entry_payload::bytea[]
-    ) AS e (run_id, sequence, at_ms, epoch, holder, write_id, kind, payload) ON e.run_id = written.id
+        :entry_write_id::uuid[], :entry_kind::text[], :entry_mac::bytea[], :entry_payload::bytea[]
+    ) AS e (run_id, sequence, at_ms, epoch, holder, write_id, kind, mac, payload) ON e.run_id = written.id
 )
 SELECT written.id IS NOT NULL AS is_written, lease_clock, lease_expires_ns
 FROM locked LEFT JOIN written ON written.id = locked_id

@@ -1,4 +1,4 @@
-SELECT sequence, at_ms, epoch, holder, write_id, kind, payload
+SELECT sequence, at_ms, epoch, holder, write_id, kind, mac, payload
 FROM journal
 WHERE run_id = :id AND sequence >= :from
 ORDER BY sequence

@@ -1,5 +1,5 @@
 UPDATE runs SET
-    agent = :agent, owner = :owner, initiator = :initiator, mode = :mode, state = :state, reason = :reason,
+    agent = :agent, owner = :owner, initiator = :initiator, team = :team, mode = :mode, state = :state, reason = :reason,
     epoch = :epoch, sequence = :sequence, lease_id = iif(:keep_lease, lease_id, :lease_id),
     holder = iif(:keep_lease, holder, :holder), lease_clock = iif(:keep_lease, lease_clock, :lease_clock),
     lease_expires_ns = iif(:keep_lease, lease_expires_ns, :lease_expires_ns), next_segment = :next_segment,
@@ -11,7 +11,7 @@ UPDATE runs SET
     fence_in_flight_until_ms = :fence_in_flight_until_ms, turn = :turn, wait_deadline_ms = :wait_deadline_ms,
     has_request = :has_request, second_approver = :second_approver, rounds = :rounds, input_tokens = :input_tokens,
     output_tokens = :output_tokens, cached_tokens = :cached_tokens, cost_nano_usd = :cost_nano_usd,
-    duplicates = :duplicates, contradictions = :contradictions, created_at_ms = :created_at_ms, started_at_ms = :started_at_ms,
+    duplicates = :duplicates, contradictions = :contradictions, chain_salt = :chain_salt, chain_head = :chain_head, created_at_ms = :created_at_ms, started_at_ms = :started_at_ms,
     finished_at_ms = :finished_at_ms, since_ms = :since_ms
 WHERE id = :id
   AND epoch = :guard_epoch

@@ -1,0 +1,234 @@
+//! What a person says to a run that waits: a decision about its calls, or values for one.
+
+use super::{
+    App, Caller,
+    extract::{Json, Query, RunPath, present, words},
+    problem::Problem,
+    start::patience,
+};
+use crate::{
+    access::{Denied, Role, Who},
+    wire,
+};
+use axum::{extract::State, response::Response};
+use leasehold::{
+    Decision, Submission,
+    run::{CallId, DecideCall, EntryBody, OpenCall, RunId, Snapshot},
+};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use std::{collections::BTreeSet, sync::Arc};
+
+words!(Verdict);
+
+/// One of two words, exactly as they are written here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, strum::EnumString, strum::VariantNames, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case", try_from = "String")]
+#[strum(serialize_all = "snake_case")]
+pub(crate) enum Verdict {
+    /// The call runs.
+    Approve,
+    /// It does not, and the model is told why.
+    Deny,
+}
+
+/// What is said of one call.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CallDecision {
+    /// The call.
+    id: String,
+    #[schema(inline)]
+    decision: Verdict,
+    /// Why.
+    reason: Option<String>,
+    /// It runs with these arguments instead.
+    #[schema(value_type = Option<Object>)]
+    arguments: Option<Map<String, Value>>,
+}
+
+/// A decision about what was shown.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DecisionBody {
+    /// Names exactly what was shown.
+    turn_digest: String,
+    /// For every undecided call that `calls` does not name.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(inline, value_type = Verdict, required = false)]
+    decision: Option<Verdict>,
+    /// Why, for those.
+    reason: Option<String>,
+    /// Per call.
+    #[serde(default)]
+    calls: Vec<CallDecision>,
+}
+
+/// Whether the answer comes when the run rests again.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct DecisionQuery {
+    /// The answer comes when the run settled or waits again.
+    #[serde(default)]
+    wait: bool,
+    /// How long it waits, in seconds.
+    #[serde(default)]
+    #[param(nullable = false, minimum = 1, maximum = 600)]
+    timeout: Option<u32>,
+}
+
+impl DecisionBody {
+    /// Says something, and of each call one thing.
+    fn check(&self) -> Result<(), Problem> {
+        if self.decision.is_none() && self.calls.is_empty() {
+            return Err(Problem::field("#/decision", "say approve or deny, or name calls"));
+        }
+        let mut seen = BTreeSet::new();
+        for (index, call) in self.calls.iter().enumerate() {
+            if !seen.insert(&call.id) {
+                return Err(Problem::field(format!("#/calls/{index}/id"), "this call is named twice"));
+            }
+            if call.decision == Verdict::Deny && call.arguments.is_some() {
+                return Err(Problem::field(format!("#/calls/{index}/arguments"), "a call that is denied does not run"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The calls of the open turn that this would let run.
+    fn released<'a>(&self, row: &'a Snapshot) -> Vec<&'a OpenCall> {
+        let named = |call: &OpenCall| self.calls.iter().find(|named| named.id == call.id.0);
+        let calls = row.turn.iter().flat_map(|turn| &turn.calls);
+        calls
+            .filter(|call| match named(call) {
+                Some(named) => named.decision == Verdict::Approve,
+                None => call.is_undecided() && self.decision == Some(Verdict::Approve),
+            })
+            .collect()
+    }
+
+    fn decision(self, who: &Who, execute: bool) -> Decision {
+        let calls = self.calls.into_iter().map(|call| DecideCall {
+            approved: call.decision == Verdict::Approve,
+            reason: call.reason,
+            arguments: call.arguments,
+            ..DecideCall::approve(CallId(call.id))
+        });
+        Decision {
+            digest: self.turn_digest,
+            rest: self.decision.map(|verdict| verdict == Verdict::Approve),
+            reason: self.reason,
+            calls: calls.collect(),
+            by: who.by(),
+            execute,
+        }
+    }
+}
+
+impl App {
+    /// An approver names by its digest a card that has been decided: it was shown the card while it could see the run, and is told
+    /// who was faster, or that it was itself.
+    async fn was_decided(&self, who: &Who, id: RunId, digest: &str) -> Result<bool, Problem> {
+        if who.needs(Role::Approver).is_err() {
+            return Ok(false);
+        }
+        let entries = self.details(id).await?.entries;
+        Ok(entries.iter().any(|entry| match &entry.body {
+            EntryBody::Approval(approval) => approval.digest == digest,
+            EntryBody::Input(input) => input.digest == digest,
+            _ => false,
+        }))
+    }
+}
+
+/// Decides about calls that wait.
+#[utoipa::path(post, path = "/runs/{id}/decision", tag = "people", request_body = DecisionBody,
+    params(("id" = String, Path, description = "The run", format = Uuid), DecisionQuery),
+    responses(
+        (status = 200, description = "With `wait`: the run settled or waits again", body = wire::Run),
+        (status = 202, description = "The decision is taken", body = wire::Run)))]
+pub(crate) async fn decide(
+    State(app): State<Arc<App>>,
+    Caller(who): Caller,
+    RunPath(id): RunPath,
+    Query(query): Query<DecisionQuery>,
+    Json(body): Json<DecisionBody>,
+) -> Result<Response, Problem> {
+    let patience = patience(query.timeout)?;
+    let row = app.row(id).await?;
+    if who.sees(&row).is_err() && !app.was_decided(&who, id, &body.turn_digest).await? {
+        return Err(Problem::not_found());
+    }
+    body.check()?;
+    if who.sees(&row).is_ok() {
+        who.may_decide(&row, body.released(&row).into_iter())?;
+    } else if body.released(&row).iter().any(|call| !who.may_run(&call.tool)) {
+        return Err(Denied::Tools.into());
+    }
+    let place = if query.wait { app.stream_place()? } else { app.request_place()? };
+    // A process that ends leaves the run to the others.
+    let (decider, decision) = (Arc::clone(&app), body.decision(&who, app.execute && !app.ending.is_cancelled()));
+    app.detached(async move {
+        if let Some(execution) = decider.runtime.decide(id, decision).await?.execution {
+            decider.execute(execution);
+        }
+        Ok(())
+    })
+    .await?;
+    let answer = if query.wait { app.answer_at_rest(id, patience).await } else { app.accepted(id).await };
+    drop(place);
+    answer
+}
+
+/// Values for a call that waits for them.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct InputBody {
+    /// Names exactly what was shown.
+    turn_digest: String,
+    /// The values, by key.
+    #[schema(value_type = Object)]
+    values: Map<String, Value>,
+}
+
+/// Gives values to the call that waits for them. They are validated before anything is consumed; of a write they are its release.
+#[utoipa::path(post, path = "/runs/{id}/input", tag = "people", request_body = InputBody,
+    params(("id" = String, Path, description = "The run", format = Uuid), DecisionQuery),
+    responses(
+        (status = 200, description = "With `wait`: the run settled or waits again", body = wire::Run),
+        (status = 202, description = "The values are taken", body = wire::Run)))]
+pub(crate) async fn input(
+    State(app): State<Arc<App>>,
+    Caller(who): Caller,
+    RunPath(id): RunPath,
+    Query(query): Query<DecisionQuery>,
+    Json(body): Json<InputBody>,
+) -> Result<Response, Problem> {
+    let patience = patience(query.timeout)?;
+    let row = app.row(id).await?;
+    if who.sees(&row).is_err() && !app.was_decided(&who, id, &body.turn_digest).await? {
+        return Err(Problem::not_found());
+    }
+    if who.sees(&row).is_ok() {
+        who.may_decide(&row, row.turn.iter().flat_map(|turn| &turn.calls).filter(|call| call.is_undecided()))?;
+    }
+    let place = if query.wait { app.stream_place()? } else { app.request_place()? };
+    let said = Submission {
+        digest: body.turn_digest,
+        values: body.values,
+        by: who.by(),
+        execute: app.execute && !app.ending.is_cancelled(),
+    };
+    let submitter = Arc::clone(&app);
+    app.detached(async move {
+        if let Some(execution) = submitter.runtime.submit(id, said).await?.execution {
+            submitter.execute(execution);
+        }
+        Ok(())
+    })
+    .await?;
+    let answer = if query.wait { app.answer_at_rest(id, patience).await } else { app.accepted(id).await };
+    drop(place);
+    answer
+}

@@ -1,0 +1,101 @@
+//! Every route in one list, and their description, which is generated from the code.
+
+use super::{
+    App, catalog, decisions, events,
+    guard::bounded,
+    health, inbox, orders,
+    problem::{Problem, Shown},
+    runs, start,
+};
+use axum::{
+    Router,
+    body::Bytes,
+    http::{StatusCode, header},
+    middleware::from_fn_with_state,
+    routing::get,
+};
+use std::sync::Arc;
+use utoipa::{
+    Modify, OpenApi, PartialSchema as _, ToSchema as _,
+    openapi::{
+        Components, ContentBuilder, Ref, RefOr, ResponseBuilder,
+        security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
+    },
+};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "leasehold", description = "A durable runtime for AI agents that write.", license(name = "Apache-2.0", identifier = "Apache-2.0")),
+    modifiers(&Common),
+    security(("token" = []))
+)]
+struct Described;
+
+/// What every operation has.
+struct Common;
+
+impl Modify for Common {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let components = document.components.get_or_insert_with(Components::new);
+        let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
+        components.add_security_scheme("token", SecurityScheme::Http(bearer));
+        let mut nested = Vec::new();
+        Shown::schemas(&mut nested);
+        components.schemas.insert(Shown::name().into_owned(), Shown::schema());
+        components.schemas.extend(nested);
+    }
+}
+
+/// Every refusal is described alike.
+fn with_refusals(mut document: utoipa::openapi::OpenApi) -> utoipa::openapi::OpenApi {
+    let refusal = |description: &str| {
+        let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(Shown::name()))).build();
+        RefOr::T(ResponseBuilder::new().description(description).content("application/problem+json", content).build())
+    };
+    for item in document.paths.paths.values_mut() {
+        let operations = [&mut item.get, &mut item.post, &mut item.put, &mut item.delete, &mut item.patch];
+        for operation in operations.into_iter().flatten() {
+            let responses = &mut operation.responses.responses;
+            responses.insert("4XX".into(), refusal("Refused: nothing has changed"));
+            responses.insert("5XX".into(), refusal("No answer from the store, too much at once, or something broke"));
+        }
+    }
+    document
+}
+
+/// All routes.
+pub(super) fn routes(app: &Arc<App>) -> Router {
+    let bounded = from_fn_with_state(Arc::clone(app), bounded);
+    let short = OpenApiRouter::new()
+        .routes(routes!(runs::list))
+        .routes(routes!(runs::show_run))
+        .routes(routes!(orders::cancel))
+        .routes(routes!(orders::resolve))
+        .routes(routes!(orders::redrive))
+        .routes(routes!(orders::discard))
+        .routes(routes!(inbox::inbox))
+        .routes(routes!(catalog::agents))
+        .routes(routes!(catalog::tools))
+        .route_layer(bounded);
+    // These stream or wait.
+    let long = OpenApiRouter::new()
+        .routes(routes!(start::start))
+        .routes(routes!(decisions::decide))
+        .routes(routes!(decisions::input))
+        .routes(routes!(events::events));
+    let api = OpenApiRouter::with_openapi(Described::openapi())
+        .nest("/api/v1", short.merge(long))
+        .routes(routes!(health::healthz))
+        .routes(routes!(health::readyz));
+    let (router, document) = api.split_for_parts();
+    // A document of strings and lists has no value that JSON does not.
+    let document = Bytes::from(with_refusals(document).to_json().unwrap_or_default());
+    let router: Router<Arc<App>> = router
+        .route("/openapi.json", get(|| async move { ([(header::CONTENT_TYPE, "application/json")], document) }))
+        .fallback(|| async { Problem::new(StatusCode::NOT_FOUND, "not_found", "there is nothing here") })
+        .method_not_allowed_fallback(|| async {
+            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "this is not done here in this way")
+        });
+    router.with_state(Arc::clone(app))
+}

@@ -1,0 +1,183 @@
+//! What else a person orders: cancel, resolve, redrive, discard.
+
+use super::{
+    App, Caller,
+    extract::{Json, MaybeJson, RunPath, whole, words},
+    problem::Problem,
+};
+use crate::wire;
+use axum::{
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse as _, Response},
+};
+use leasehold::{
+    Asked, Resolution,
+    run::{CallId, ResolutionKind, RunId, Snapshot, State as RunState},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::sync::Arc;
+
+words!(Truth);
+
+/// Why something is ordered.
+#[derive(Debug, Default, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct OrderBody {
+    /// Kept in the record.
+    note: Option<String>,
+}
+
+/// What a person says of a write in doubt.
+#[derive(Clone, Copy, Debug, Deserialize, strum::EnumString, strum::VariantNames, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case", try_from = "String")]
+#[strum(serialize_all = "snake_case")]
+pub(crate) enum Truth {
+    /// It happened.
+    Landed,
+    /// It did not happen; the call may be made again.
+    NotLanded,
+    /// Give it up: unknown, not to be repeated.
+    Abandon,
+}
+
+/// A resolution.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ResolveBody {
+    /// The call in doubt.
+    call_id: String,
+    /// Which doubt about it: the epoch of the run's fence.
+    #[serde(deserialize_with = "whole")]
+    fence_epoch: u64,
+    #[schema(inline)]
+    outcome: Truth,
+    /// What the write answered, where that is known and it landed.
+    result: Option<Value>,
+    /// Kept in the record.
+    note: Option<String>,
+}
+
+/// What came of asking the far side before a person's "not landed" was taken.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(crate) struct Verify {
+    /// It was asked.
+    asked: bool,
+    /// `absent` or `unknown`.
+    answer: Option<&'static str>,
+    why: Option<String>,
+}
+
+/// The run, and what came of asking.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(crate) struct ResolvedRun {
+    #[serde(flatten)]
+    run: wire::Run,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    verify: Option<Verify>,
+}
+
+/// Cancels a run: what is in flight finishes, nothing new starts.
+#[utoipa::path(post, path = "/runs/{id}/cancel", tag = "people", request_body(content = Option<OrderBody>, description = "May be left out"),
+    params(("id" = String, Path, description = "The run", format = Uuid)),
+    responses(
+        (status = 200, description = "It is cancelled", body = wire::Run),
+        (status = 202, description = "Something is still in flight (`cancelling`) or in doubt (`cancel_requested`)", body = wire::Run)))]
+pub(crate) async fn cancel(
+    State(app): State<Arc<App>>,
+    Caller(who): Caller,
+    RunPath(id): RunPath,
+    MaybeJson(body): MaybeJson<OrderBody>,
+) -> Result<Response, Problem> {
+    who.may_cancel(&app.row(id).await?)?;
+    let (runtime, by) = (app.runtime.clone(), who.by());
+    let row = app.detached(async move { Ok(runtime.cancel(id, by, body.note).await?) }).await?;
+    if row.state.is_settled() { app.answer(id).await } else { app.accepted(id).await }
+}
+
+/// Says what is true of a write in doubt. "Not landed" asks a tool that can be asked first.
+#[utoipa::path(post, path = "/runs/{id}/resolve", tag = "people", request_body = ResolveBody,
+    params(("id" = String, Path, description = "The run", format = Uuid)),
+    responses(
+        (status = 200, description = "The run rests", body = ResolvedRun),
+        (status = 202, description = "The run goes on", body = ResolvedRun)))]
+pub(crate) async fn resolve(
+    State(app): State<Arc<App>>,
+    Caller(who): Caller,
+    RunPath(id): RunPath,
+    Json(body): Json<ResolveBody>,
+) -> Result<Response, Problem> {
+    let row = app.row(id).await?;
+    who.may_settle(&row)?;
+    let outcome = match body.outcome {
+        Truth::Landed => ResolutionKind::Landed,
+        Truth::NotLanded => ResolutionKind::NotLanded,
+        Truth::Abandon => ResolutionKind::Abandon,
+    };
+    if body.result.is_some() && outcome != ResolutionKind::Landed {
+        return Err(Problem::field("#/result", "only a write that landed has answered"));
+    }
+    if outcome == ResolutionKind::NotLanded {
+        // The call may be made again: a release like an approval.
+        who.may_decide(&row, row.fenced_call().into_iter())?;
+    }
+    let said = Resolution {
+        call_id: CallId(body.call_id),
+        fence_epoch: Some(body.fence_epoch),
+        outcome,
+        result: body.result,
+        note: body.note,
+        by: who.by(),
+    };
+    let runtime = app.asking.clone();
+    let resolved = app.detached(async move { Ok(runtime.resolve(id, said).await?) }).await?;
+    let verify = resolved.asked.map(|asked| match asked {
+        Asked::Absent => Verify { asked: true, answer: Some("absent"), why: None },
+        Asked::Unknown(why) => Verify { asked: true, answer: Some("unknown"), why: Some(why) },
+        Asked::NotAsked(why) => Verify { asked: false, answer: None, why: Some(why) },
+    });
+    let status = if resolved.row.state == RunState::Queued { StatusCode::ACCEPTED } else { StatusCode::OK };
+    Ok((status, axum::Json(ResolvedRun { run: app.run(id).await?, verify })).into_response())
+}
+
+/// Sends a dead or failed run on.
+#[utoipa::path(post, path = "/runs/{id}/redrive", tag = "people", request_body(content = Option<OrderBody>, description = "May be left out"),
+    params(("id" = String, Path, description = "The run", format = Uuid)),
+    responses(
+        (status = 200, description = "It waits for a person again", body = wire::Run),
+        (status = 202, description = "It goes on", body = wire::Run)))]
+pub(crate) async fn redrive(
+    State(app): State<Arc<App>>,
+    Caller(who): Caller,
+    RunPath(id): RunPath,
+    MaybeJson(body): MaybeJson<OrderBody>,
+) -> Result<Response, Problem> {
+    who.may_settle(&app.row(id).await?)?;
+    let (runtime, by) = (app.runtime.clone(), who.by());
+    let row = app.detached(async move { Ok(runtime.redrive(id, by, body.note).await?) }).await?;
+    app.ordered(id, &row).await
+}
+
+/// Gives a dead run up.
+#[utoipa::path(post, path = "/runs/{id}/discard", tag = "people", request_body(content = Option<OrderBody>, description = "May be left out"),
+    params(("id" = String, Path, description = "The run", format = Uuid)),
+    responses((status = 200, description = "It is cancelled", body = wire::Run)))]
+pub(crate) async fn discard(
+    State(app): State<Arc<App>>,
+    Caller(who): Caller,
+    RunPath(id): RunPath,
+    MaybeJson(body): MaybeJson<OrderBody>,
+) -> Result<Response, Problem> {
+    who.may_settle(&app.row(id).await?)?;
+    let (runtime, by) = (app.runtime.clone(), who.by());
+    let row = app.detached(async move { Ok(runtime.discard(id, by, body.note).await?) }).await?;
+    app.ordered(id, &row).await
+}
+
+impl App {
+    async fn ordered(&self, id: RunId, row: &Snapshot) -> Result<Response, Problem> {
+        if super::rests(row) { self.answer(id).await } else { self.accepted(id).await }
+    }
+}

@@ -1,0 +1,143 @@
+//! `/runs` and `/runs/{id}`: what there is, as JSON or as the screen that the command prints.
+
+use super::{
+    App, Caller,
+    events::page_size,
+    extract::{Query, RunPath, Wants},
+    problem::Problem,
+};
+use crate::{
+    access::{Role, Who},
+    render::{runs_table, show},
+    terminal::Screen,
+    wire::{self, Page, RunLine},
+};
+use axum::{
+    Json,
+    extract::State,
+    http::{HeaderMap, header},
+    response::{IntoResponse as _, Response},
+};
+use jiff::Timestamp;
+use leasehold::{
+    run::{Reason, RunId, State as RunState},
+    store::{Filter, Visible},
+};
+use serde::Deserialize;
+use std::sync::Arc;
+use strum::IntoEnumIterator as _;
+use utoipa::openapi::{ObjectBuilder, Schema, Type};
+
+/// A screen as text.
+pub(super) fn text(screen: Screen) -> Response {
+    ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], screen.into_text()).into_response()
+}
+
+/// Which runs.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ListQuery {
+    /// In this state.
+    #[serde(default)]
+    #[param(schema_with = states)]
+    state: Option<RunState>,
+    /// Of this agent.
+    #[serde(default)]
+    #[param(nullable = false)]
+    agent: Option<String>,
+    /// Of this owner.
+    #[serde(default)]
+    #[param(nullable = false)]
+    owner: Option<String>,
+    /// With this reason.
+    #[serde(default)]
+    #[param(schema_with = reasons)]
+    reason: Option<Reason>,
+    /// Made since then.
+    #[serde(default)]
+    #[param(nullable = false, value_type = Option<String>, format = DateTime)]
+    since: Option<Timestamp>,
+    /// At most this many.
+    #[serde(default)]
+    #[param(nullable = false, minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+    /// Go on after this run, as `next_cursor` names it.
+    #[serde(default)]
+    #[param(nullable = false, value_type = Option<String>, format = Uuid)]
+    cursor: Option<RunId>,
+}
+
+fn words(words: impl Iterator<Item = &'static str>) -> Schema {
+    ObjectBuilder::new().schema_type(Type::String).enum_values(Some(words)).build().into()
+}
+
+fn states() -> Schema {
+    words(RunState::iter().map(RunState::as_str))
+}
+
+fn reasons() -> Schema {
+    words(Reason::iter().map(Reason::as_str))
+}
+
+/// Whose runs a caller's list shows: an operator sees all.
+fn visible_to(who: &Who) -> Option<Visible> {
+    who.needs(Role::Operator).err().map(|_| Visible {
+        owner: who.principal.id.clone(),
+        initiator: who.person.clone(),
+        teams: who.teams.iter().cloned().collect(),
+    })
+}
+
+/// Runs, newest first.
+#[utoipa::path(get, path = "/runs", tag = "runs", params(ListQuery),
+    responses((status = 200, description = "A page", content((Page<RunLine> = "application/json"), (String = "text/plain")))))]
+pub(crate) async fn list(
+    State(app): State<Arc<App>>,
+    Caller(who): Caller,
+    headers: HeaderMap,
+    Query(query): Query<ListQuery>,
+) -> Result<Response, Problem> {
+    let limit = page_size(query.limit)?;
+    let filter = Filter {
+        states: query.state.into_iter().collect(),
+        agent: query.agent,
+        owner: query.owner,
+        reason: query.reason.map(|reason| reason.as_str().to_owned()),
+        since: query.since,
+        visible_to: visible_to(&who),
+        flagged_only: false,
+    };
+    let rows = app.runtime.list(&filter, query.cursor, limit).await?;
+    // A store gives no more than a page, so whether there is more is a question of its own.
+    let more = match rows.last() {
+        Some(last) if rows.len() == limit => !app.runtime.list(&filter, Some(last.id), 1).await?.is_empty(),
+        _ => false,
+    };
+    if Wants::of(&headers) == Wants::Text {
+        let mut screen = Screen::new(false);
+        runs_table(&mut screen, &rows, app.wall.now());
+        return Ok(text(screen));
+    }
+    let next_cursor = rows.last().filter(|_| more).map(|row| row.id.to_string());
+    Ok(Json(Page { items: rows.iter().map(RunLine::from).collect(), next_cursor }).into_response())
+}
+
+/// A run, as it stands.
+#[utoipa::path(get, path = "/runs/{id}", tag = "runs", params(("id" = String, Path, description = "The run", format = Uuid)),
+    responses((status = 200, description = "The run", content((wire::Run = "application/json"), (String = "text/plain")))))]
+pub(crate) async fn show_run(
+    State(app): State<Arc<App>>,
+    Caller(who): Caller,
+    headers: HeaderMap,
+    RunPath(id): RunPath,
+) -> Result<Response, Problem> {
+    app.seen(&who, id).await?;
+    let details = app.details(id).await?;
+    if Wants::of(&headers) == Wants::Text {
+        let mut screen = Screen::new(false);
+        show(&mut screen, &app.subject(&details));
+        return Ok(text(screen));
+    }
+    Ok(Json(wire::Run::new(&app.subject(&details))).into_response())
+}

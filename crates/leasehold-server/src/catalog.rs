@@ -1,0 +1,97 @@
+//! What is configured and what of it can run in this process, as lines of a list: agents and tools.
+
+use crate::config::Config;
+use leasehold::agent::registry::{Registry, matches};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// An agent.
+#[derive(Clone, Debug, Serialize, Deserialize, utoipa::ToSchema)]
+pub(crate) struct AgentLine {
+    pub(crate) name: String,
+    /// Its model, as it is called in the record.
+    pub(crate) model: String,
+    /// What it is offered: names, or beginnings before `*`.
+    pub(crate) tools: Vec<String>,
+    pub(crate) max_rounds: u32,
+    pub(crate) require_second_approver: bool,
+    /// Why it cannot run here.
+    pub(crate) problem: Option<String>,
+}
+
+/// A tool.
+#[derive(Clone, Debug, Serialize, Deserialize, utoipa::ToSchema)]
+pub(crate) struct ToolLine {
+    pub(crate) name: String,
+    /// Who provides it: `http`, `site`, ...
+    pub(crate) source: Option<String>,
+    /// Where it goes, without secrets.
+    pub(crate) endpoint: Option<String>,
+    pub(crate) description: Option<String>,
+    pub(crate) effect: Option<String>,
+    pub(crate) approval: Option<String>,
+    /// The agents that are offered it.
+    pub(crate) agents: Vec<String>,
+    /// The schema of its arguments.
+    #[schema(value_type = Option<Object>)]
+    pub(crate) parameters: Option<Value>,
+    /// Why it cannot run here.
+    pub(crate) problem: Option<String>,
+}
+
+/// The configured agents.
+pub(crate) fn agents(
+    config: &Config,
+    models: &BTreeMap<String, Result<String, String>>,
+    missing: &BTreeMap<String, String>,
+) -> Vec<AgentLine> {
+    let lines = config.agents.iter().map(|agent| AgentLine {
+        name: agent.name.clone(),
+        model: match models.get(&agent.model) {
+            Some(Ok(shown)) => shown.clone(),
+            _ => agent.model.clone(),
+        },
+        tools: agent.tools.clone(),
+        max_rounds: agent.max_rounds,
+        require_second_approver: agent.require_second_approver,
+        problem: missing.get(&agent.name).cloned(),
+    });
+    lines.collect()
+}
+
+/// The tools, by name, with what this process has of each.
+pub(crate) fn tools(config: &Config, registry: &Registry, missing: &BTreeMap<String, String>) -> Vec<ToolLine> {
+    let offered_to = |name: &str| -> Vec<String> {
+        let offered = |tools: &[String]| tools.iter().any(|pattern| matches(pattern, name));
+        config.agents.iter().filter(|agent| offered(&agent.tools)).map(|agent| agent.name.clone()).collect()
+    };
+    let present = registry.tools().map(|tool| {
+        let spec = tool.spec();
+        ToolLine {
+            name: spec.name.clone(),
+            source: Some(spec.source.clone()),
+            endpoint: Some(spec.endpoint.clone()),
+            description: Some(spec.description.clone()),
+            effect: Some(tool.effect().as_str().to_owned()),
+            approval: Some(tool.approval().as_str().to_owned()),
+            agents: offered_to(&spec.name),
+            parameters: Some(spec.parameters.clone()),
+            problem: None,
+        }
+    });
+    let absent = missing.iter().map(|(name, why)| ToolLine {
+        name: name.clone(),
+        source: Some("http".into()),
+        endpoint: None,
+        description: None,
+        effect: None,
+        approval: None,
+        agents: offered_to(name),
+        parameters: None,
+        problem: Some(why.clone()),
+    });
+    let mut lines: Vec<_> = present.chain(absent).collect();
+    lines.sort_by(|a, b| a.name.cmp(&b.name));
+    lines
+}

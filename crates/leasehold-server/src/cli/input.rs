@@ -1,0 +1,126 @@
+//! `leasehold input`: values for the call that waits for them. They are validated before anything is consumed; of a write they are
+//! its release, so they name by their digest what was shown, as a decision does.
+
+use super::{
+    Context, Failure, Outcome,
+    decide::{ask, can_name, go_on, is_yes, undecided},
+    local::{Local, Needs, order},
+    resolve::json_or_file,
+    run::{finish, report},
+    watch::Signals,
+};
+use crate::{
+    access::Role,
+    render::{arguments, card, sentence},
+    terminal::{self, Look, Screen},
+};
+use leasehold::{Details, Submission, run::State};
+use serde_json::{Map, Value};
+use std::io::Read as _;
+
+/// Options of `input`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct InputArgs {
+    /// The run: its id, or the end of it
+    pub(super) run: String,
+    /// Answer without being asked exactly what has this digest
+    #[arg(long, value_name = "D")]
+    pub(super) digest: Option<String>,
+    /// The values: a JSON object, a file with one, or `-` for standard input
+    #[arg(long, value_name = "JSON|@FILE|-", allow_hyphen_values = true)]
+    values: String,
+    /// Commit the values and leave the run to a worker
+    #[arg(long)]
+    pub(super) no_wait: bool,
+}
+
+impl InputArgs {
+    /// The values, by key.
+    pub(super) fn values(&self) -> Result<Map<String, Value>, Failure> {
+        let value = if self.values == "-" {
+            let mut text = String::new();
+            std::io::stdin()
+                .read_to_string(&mut text)
+                .map_err(|e| Failure::usage(format!("--values: standard input cannot be read: {e}")))?;
+            serde_json::from_str(&text).map_err(|e| Failure::usage(format!("--values: standard input is not JSON: {e}")))?
+        } else {
+            json_or_file("--values", &self.values)?
+        };
+        match value {
+            Value::Object(values) => Ok(values),
+            _ => Err(Failure::usage("--values is not a JSON object: give each value with its name")),
+        }
+    }
+}
+
+/// Gives the values, and goes on with the run.
+pub(crate) async fn input(context: &Context, args: InputArgs) -> Outcome {
+    let values = args.values()?;
+    can_name(args.digest.as_deref(), &context.command, &args.run)?;
+    let execute = !args.no_wait && context.config.execute.value;
+    let mut local = Local::open(context, if execute { Needs::Agents } else { Needs::Declared }).await?;
+    local.needs(Role::Approver)?;
+    let id = local.find(&args.run).await?;
+    let details = local.details(id).await?;
+    let mut signals = Signals::listen()?;
+    let digest = match args.digest {
+        Some(digest) => digest,
+        None => match confirm(&local, &details, &values, &mut signals).await? {
+            Some(digest) => digest,
+            None => {
+                terminal::note("no values were given");
+                return report(&local, &details).await;
+            }
+        },
+    };
+    local.may(&args.run, &details.row, |who, run| who.may_decide(run, undecided(&details)))?;
+    let by = local.who.principal.clone();
+    let submitted = local.runtime.submit(id, Submission { digest, values, by, execute }).await.map_err(order)?;
+    let executes = submitted.execution.is_some();
+    go_on(&mut local, &details.row, submitted, &mut signals).await?;
+    finish(&mut local, id, executes, &mut signals).await
+}
+
+/// Shows what is asked and what is to be answered; the digest of what was shown where the answer is yes.
+async fn confirm(
+    local: &Local<'_>,
+    details: &Details,
+    values: &Map<String, Value>,
+    signals: &mut Signals,
+) -> Result<Option<String>, Failure> {
+    let digest = details.row.turn.as_ref().and_then(|turn| turn.digest.clone());
+    let (Some(digest), State::WaitingForInput) = (digest, details.row.state) else {
+        return Err(Failure::refused(format!("nothing waits for values: {}", sentence(&local.subject(details)).1)));
+    };
+    let mut screen = Screen::stderr();
+    screen.styled(Look::Strong, format!("Run {} of {}", details.row.id, details.row.agent));
+    card(&mut screen, &local.subject(details), None);
+    to_be_given(&mut screen, values);
+    screen.eprint();
+    terminal::forget_typed()?;
+    Ok(is_yes(ask(QUESTION.into(), &local.context.command, signals).await?).then_some(digest))
+}
+
+/// Nobody gives what they have not seen.
+pub(super) const QUESTION: &str = "Give these values? [y/N] ";
+
+/// Shows the values.
+pub(super) fn to_be_given(screen: &mut Screen, values: &Map<String, Value>) {
+    screen.styled(Look::Warn, "  these values are to be given");
+    arguments(screen, 6, values);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Exit;
+
+    #[test]
+    fn values_are_an_object() {
+        let of = |values: &str| InputArgs { run: String::new(), digest: None, values: values.into(), no_wait: false }.values();
+        assert_eq!(of("{\"amount\": 7}").unwrap()["amount"], 7);
+        for wrong in ["[]", "7", "null", "{", "@/nowhere"] {
+            assert!(matches!(of(wrong), Err(Failure::Said(Exit::Usage, _))), "{wrong}");
+        }
+    }
+}

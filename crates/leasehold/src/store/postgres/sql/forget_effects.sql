@@ -1,0 +1,1 @@
+DELETE FROM effects WHERE budget = :budget AND at_ms <= :since_ms

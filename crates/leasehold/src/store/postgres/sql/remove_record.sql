@@ -1,0 +1,2 @@
+DELETE FROM records WHERE kind = :kind AND key = :key AND version = :version
+RETURNING version

@@ -1,0 +1,2 @@
+-- The team whose members see a run, besides its owner.
+ALTER TABLE runs ADD COLUMN team TEXT;

@@ -1,0 +1,4 @@
+-- What binds a run's journal: its salt and the newest link on the row, the keyed hash of each payload beside it.
+ALTER TABLE runs ADD COLUMN chain_salt BLOB;
+ALTER TABLE runs ADD COLUMN chain_head BLOB;
+ALTER TABLE journal ADD COLUMN mac BLOB;

@@ -1,0 +1,1 @@
+SELECT kind, key, version, expires_at_ms, body FROM records WHERE kind = :kind AND key = :key

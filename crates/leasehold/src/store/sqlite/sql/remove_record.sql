@@ -1,0 +1,1 @@
+DELETE FROM records WHERE kind = :kind AND key = :key AND version = :version
