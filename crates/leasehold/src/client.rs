@@ -55,7 +55,8 @@ pub struct RuntimeConfig {
     pub registry: Arc<Registry>,
     /// The boot-time clock.
     pub clock: Arc<dyn BootClock>,
-    /// Wall time.
+    /// Wall time. Where several processes share the store, [`StoreWall`](crate::store::StoreWall): a time limit that one sets and
+    /// another looks at means the same to both only on one clock.
     pub wall: Arc<dyn WallClock>,
     /// How long a lease lasts without renewal.
     pub ttl: Duration,
