@@ -102,24 +102,32 @@ async fn an_answer_that_came_while_its_process_stood_still_is_heard_when_it_goes
     for home in [on_a_file(), on_a_database().await] {
         let far = FarSide::start().await.unwrap();
         home.ledger(&far, Ledger { effect: "non_idempotent_write", approval: "none", timeout: "3s" }, APPEND_ONCE);
-        far.then([Then::Hold]);
-        let id = home.enqueue().await;
+        // Several, because which of the two is looked at first is chance.
+        far.then(vec![Then::Hold; 6]);
+        let mut ids = Vec::new();
+        for _ in 0..6 {
+            ids.push(home.enqueue().await);
+        }
         let paused = worker(&home);
-        far.wait_for(1).await;
-        let renewed = home.row(id).await.lease;
-        home.until(id, "renewed", |row| row.lease != renewed).await;
+        far.wait_for(6).await;
+        let renewed = home.row(ids[0]).await.lease;
+        home.until(ids[0], "renewed", |row| row.lease != renewed).await;
         paused.signal("STOP");
         far.release();
         let _other = worker(&home);
-        let row = home.until(id, "in doubt", in_doubt).await;
-        let limit = row.fence.unwrap().in_flight_until;
+        let mut limit = jiff::Timestamp::MIN;
+        for id in &ids {
+            limit = limit.max(home.until(*id, "in doubt", in_doubt).await.fence.unwrap().in_flight_until);
+        }
         while jiff::Timestamp::now() < limit {
             // The limit is wall time, and gives no signal.
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         paused.signal("CONT");
-        home.until(id, "completed", |row| row.state == State::Completed).await;
-        assert_eq!(far.arrived().len(), 1);
+        for id in ids {
+            home.until(id, "completed", |row| row.state == State::Completed).await;
+        }
+        assert_eq!(far.arrived().len(), 6);
     }
 }
 
