@@ -58,15 +58,20 @@ fn did(what: &str, output: &Output) {
 /// schemathesis in an environment of its own under `target/`, installed once.
 async fn schemathesis(python: &str) -> PathBuf {
     let place = root().join("target/schemathesis");
-    let program = place.join("bin/schemathesis");
-    if !program.exists() {
-        did("a virtual environment", &Command::new(python).args(["-m", "venv"]).arg(&place).output().await.unwrap());
-        let pip = Command::new(place.join("bin/pip")).args(["install", "--quiet", SCHEMATHESIS]).output().await.unwrap();
+    // By its Python, not by the script that names the directory it was made in.
+    let program = place.join("bin/python");
+    let runs = Command::new(&program).args(["-m", MODULE, "--version"]).output().await.is_ok_and(|ran| ran.status.success());
+    if !runs {
+        // What is left of one that was broken off, too.
+        let venv = Command::new(python).args(["-m", "venv", "--clear"]).arg(&place).output().await.unwrap();
+        did("a virtual environment", &venv);
+        let pip = Command::new(&program).args(["-m", "pip", "install", "--quiet", SCHEMATHESIS]).output().await.unwrap();
         did("pip install schemathesis", &pip);
     }
     program
 }
 
+const MODULE: &str = "schemathesis.cli";
 const SCHEMATHESIS: &str = "schemathesis>=4,<5";
 
 #[tokio::test]
@@ -86,7 +91,7 @@ async fn a_strangers_requests_meet_what_is_described() {
     let operations = operations.map(|name| format!("[[operations]]\ninclude-name = \"{name}\"\n{meant}")).concat();
     sandbox.write("schemathesis.toml", &format!("[parameters]\nid = \"{id}\"\n{operations}"));
     let output = Command::new(program)
-        .args(["run", &format!("{}/openapi.json", server.url), "--url", &server.url])
+        .args(["-m", MODULE, "run", &format!("{}/openapi.json", server.url), "--url", &server.url])
         .args(["--header", &format!("Authorization: Bearer {TOKEN}")])
         .args(["--max-examples", "20", "--seed", "4711", "--generation-deterministic", "--request-timeout", "20"])
         .args(["--no-color", "--suppress-health-check", "all", "--warnings", "off"])
