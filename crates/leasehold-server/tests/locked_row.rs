@@ -9,7 +9,7 @@ use hours::{PATIENCE, TTL, count, in_doubt, keeps, ledger, on_a_database, untrou
 use leasehold::run::State;
 use leasehold_testkit::{
     far_side::{FarSide, Then},
-    home::Home,
+    home::{Home, Running},
     postgres::{Cluster, Version},
 };
 use std::{
@@ -108,55 +108,83 @@ async fn a_lease_whose_row_was_locked_for_less_than_it_lasts_is_renewed_as_soon_
     untroubled(&home, id).await;
 }
 
+/// A process that executes a run of which the store takes no entry of one kind; what else there is to say is taken.
+struct Refusing {
+    home: Home,
+    far: FarSide,
+    id: leasehold::run::RunId,
+    process: Running,
+}
+
+impl Refusing {
+    async fn entries_of(kind: &str, command: &str) -> Self {
+        let home = on_a_database().await;
+        let far = FarSide::start().await.unwrap();
+        ledger(&home, &far, "non_idempotent_write");
+        let id = home.enqueue().await;
+        let forbid = format!("ALTER TABLE journal ADD CONSTRAINT refused CHECK (kind <> '{kind}') NOT VALID");
+        let (cluster, name) = database(&home);
+        cluster.execute(&name, &forbid).await.unwrap();
+        let mut command = home.command(&[command]);
+        command.env("LEASEHOLD_SERVER_LISTEN", "127.0.0.1:0").stdout(Stdio::null());
+        command.stderr(std::fs::File::create(home.path().join("its.log")).unwrap());
+        let process = home.start_as_it_is(command);
+        Self { home, far, id, process }
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.home.path().join("its.log")).unwrap()
+    }
+
+    async fn takes_all_again(&self) {
+        let (cluster, name) = database(&self.home);
+        cluster.execute(&name, "ALTER TABLE journal DROP CONSTRAINT refused").await.unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outcome_that_the_store_refuses_is_let_go_after_a_lease_and_counts_once_it_is_taken() {
-    let home = on_a_database().await;
-    let far = FarSide::start().await.unwrap();
-    ledger(&home, &far, "non_idempotent_write");
-    let id = home.enqueue().await;
-    let (cluster, name) = database(&home);
-    // Nothing but an outcome: what the sweep has to say is taken.
-    let forbid = "ALTER TABLE journal ADD CONSTRAINT no_outcome CHECK (kind <> 'tool_outcome') NOT VALID";
-    cluster.execute(&name, forbid).await.unwrap();
-    let log = home.path().join("worker.log");
-    let mut command = home.command(&["worker"]);
-    command.stdout(Stdio::null()).stderr(std::fs::File::create(&log).unwrap());
-    let mut worker = home.start_as_it_is(command);
-    let row = home.until(id, "in doubt", in_doubt).await;
-    assert_eq!((row.requeues, far.arrived().len()), (0, 1));
-    let said = std::fs::read_to_string(&log).unwrap();
+    let mut scene = Refusing::entries_of("tool_outcome", "worker").await;
+    let id = scene.id;
+    let row = scene.home.until(id, "in doubt", in_doubt).await;
+    assert_eq!((row.requeues, scene.far.arrived().len()), (0, 1));
+    let said = scene.log();
     let of_it = |what: &str| said.lines().filter(|line| line.contains(what) && line.contains(&id.to_string())).count();
     assert_eq!(of_it("cannot be recorded"), 1, "{said}");
     assert_eq!(of_it("class=done"), 1, "what the tool answered: {said}");
     // Asked to end, it stays with the answer that nobody else has until the store takes it.
-    worker.signal("TERM");
-    cluster.execute(&name, "ALTER TABLE journal DROP CONSTRAINT no_outcome").await.unwrap();
-    worker.ended().await;
-    let row = home.row(id).await;
-    let journal = home.journal(id).await;
+    scene.process.signal("TERM");
+    scene.takes_all_again().await;
+    scene.process.ended().await;
+    let row = scene.home.row(id).await;
+    let journal = scene.home.journal(id).await;
     assert_eq!((row.state, row.fence, count(&journal, "tool_outcome")), (State::Queued, None, 1), "{journal:?}");
-    assert_eq!(far.arrived().len(), 1, "the write was made once");
+    assert_eq!(scene.far.arrived().len(), 1, "the write was made once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_takes_an_outcome_along_does_not_end_with_zero() {
+    for command in ["worker", "serve"] {
+        let mut scene = Refusing::entries_of("tool_outcome", command).await;
+        scene.home.until(scene.id, "in doubt", in_doubt).await;
+        scene.process.signal("TERM");
+        scene.process.ended().await;
+        assert_eq!(scene.process.wait(), Some(1), "{command}: {}", scene.log());
+        assert!(scene.log().contains("is not on record"), "{command}: {}", scene.log());
+        assert_eq!(scene.far.arrived().len(), 1);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_is_asked_to_end_does_not_wait_for_a_stamp_that_the_store_refuses() {
-    let home = on_a_database().await;
-    let far = FarSide::start().await.unwrap();
-    ledger(&home, &far, "non_idempotent_write");
-    let id = home.enqueue().await;
-    let (cluster, name) = database(&home);
-    let forbid = "ALTER TABLE journal ADD CONSTRAINT no_stamp CHECK (kind <> 'write_stamped') NOT VALID";
-    cluster.execute(&name, forbid).await.unwrap();
-    let log = home.path().join("worker.log");
-    let mut command = home.command(&["worker"]);
-    command.stdout(Stdio::null()).stderr(std::fs::File::create(&log).unwrap());
-    let mut worker = home.start_as_it_is(command);
+    let mut scene = Refusing::entries_of("write_stamped", "worker").await;
     let started = Instant::now();
-    while !std::fs::read_to_string(&log).unwrap().contains("cannot be recorded") {
-        assert!(started.elapsed() < PATIENCE, "{}", std::fs::read_to_string(&log).unwrap());
+    while !scene.log().contains("cannot be recorded") {
+        assert!(started.elapsed() < PATIENCE, "{}", scene.log());
+        // A file gives no signal.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    worker.signal("TERM");
-    worker.ended().await;
-    assert!(far.arrived().is_empty(), "{:?}", home.row(id).await);
+    scene.process.signal("TERM");
+    scene.process.ended().await;
+    assert!(scene.far.arrived().is_empty(), "{:?}", scene.home.row(scene.id).await);
 }

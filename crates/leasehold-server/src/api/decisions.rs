@@ -12,12 +12,12 @@ use crate::{
 };
 use axum::{extract::State, response::Response};
 use leasehold::{
-    Decision, Submission,
+    Decided, Decision, OrderError, Submission,
     run::{CallId, DecideCall, EntryBody, OpenCall, RunId, Snapshot},
 };
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, future::Future, sync::Arc, time::Duration};
 
 words!(Verdict);
 
@@ -127,6 +127,30 @@ impl DecisionBody {
 }
 
 impl App {
+    /// Carries out a person's word and goes on with the run, whether the client stays or not; waits for it where that is asked for.
+    async fn carried_out(
+        self: &Arc<Self>,
+        id: RunId,
+        waits: Option<Duration>,
+        word: impl Future<Output = Result<Decided, OrderError>> + Send + 'static,
+    ) -> Result<Response, Problem> {
+        let place = if waits.is_some() { self.stream_place()? } else { self.request_place()? };
+        let app = Arc::clone(self);
+        self.detached(async move {
+            if let Some(execution) = word.await?.execution {
+                app.execute(execution);
+            }
+            Ok(())
+        })
+        .await?;
+        let answer = match waits {
+            Some(patience) => self.answer_at_rest(id, patience).await,
+            None => self.accepted(id).await,
+        };
+        drop(place);
+        answer
+    }
+
     /// An approver names by its digest a card that has been decided: it was shown the card while it could see the run, and is told
     /// who was faster, or that it was itself.
     async fn was_decided(&self, who: &Who, id: RunId, digest: &str) -> Result<bool, Problem> {
@@ -166,19 +190,10 @@ pub(crate) async fn decide(
     } else if body.released(&row).iter().any(|call| !who.may_run(&call.tool)) {
         return Err(Denied::Tools.into());
     }
-    let place = if query.wait { app.stream_place()? } else { app.request_place()? };
     // A process that ends leaves the run to the others.
-    let (decider, decision) = (Arc::clone(&app), body.decision(&who, app.execute && !app.ending.is_cancelled()));
-    app.detached(async move {
-        if let Some(execution) = decider.runtime.decide(id, decision).await?.execution {
-            decider.execute(execution);
-        }
-        Ok(())
-    })
-    .await?;
-    let answer = if query.wait { app.answer_at_rest(id, patience).await } else { app.accepted(id).await };
-    drop(place);
-    answer
+    let decision = body.decision(&who, app.execute && !app.ending.is_cancelled());
+    let runtime = app.runtime.clone();
+    app.carried_out(id, query.wait.then_some(patience), async move { runtime.decide(id, decision).await }).await
 }
 
 /// Values for a call that waits for them.
@@ -213,22 +228,12 @@ pub(crate) async fn input(
     if who.sees(&row).is_ok() {
         who.may_decide(&row, row.turn.iter().flat_map(|turn| &turn.calls).filter(|call| call.is_undecided()))?;
     }
-    let place = if query.wait { app.stream_place()? } else { app.request_place()? };
     let said = Submission {
         digest: body.turn_digest,
         values: body.values,
         by: who.by(),
         execute: app.execute && !app.ending.is_cancelled(),
     };
-    let submitter = Arc::clone(&app);
-    app.detached(async move {
-        if let Some(execution) = submitter.runtime.submit(id, said).await?.execution {
-            submitter.execute(execution);
-        }
-        Ok(())
-    })
-    .await?;
-    let answer = if query.wait { app.answer_at_rest(id, patience).await } else { app.accepted(id).await };
-    drop(place);
-    answer
+    let runtime = app.runtime.clone();
+    app.carried_out(id, query.wait.then_some(patience), async move { runtime.submit(id, said).await }).await
 }

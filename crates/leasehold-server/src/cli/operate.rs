@@ -3,7 +3,7 @@
 use super::{
     Context, Exit, Failure, Outcome,
     local::{Local, Needs, exit_of_executed, unavailable},
-    watch::{Heard, Late, Signals, late_outcomes},
+    watch::{self, Heard, Late, Signals, late_outcomes},
 };
 use crate::{
     access::Role,
@@ -91,9 +91,7 @@ pub(crate) async fn worker(context: &Context, args: WorkerArgs, mut signals: Sig
         return Err(Failure::refused(format!("not everything that is due was executed: {why}")));
     }
     if untold {
-        return Err(Failure::refused(
-            "what this process knows of a write is not on record: see the log, and `leasehold inbox`",
-        ));
+        return Err(watch::untold());
     }
     match only {
         Some(run) if !worked.executed.iter().any(|(id, _)| *id == run) => Err(not_executed(&local, &worked, run).await?),

@@ -9,7 +9,7 @@ use super::{
     local::{Local, Needs},
     operate::GRACE,
     setup,
-    watch::{Heard, Signals, late_outcomes},
+    watch::{Heard, Late, Signals, late_outcomes, untold},
 };
 use crate::{
     access::{ADMIN, Access, Who},
@@ -99,11 +99,12 @@ pub(crate) async fn serve(context: &Context, mut signals: Signals) -> Outcome {
     or_leave(finishing, &mut signals).await;
     texts.abort();
     forget.abort();
-    late_outcomes(&local.runtime, &mut signals).await;
+    let late = late_outcomes(&local.runtime, &mut signals).await;
     if let Some(webhook) = webhook {
         webhook.end().await;
     }
     match broke {
+        None if late == Late::Lost => Err(untold()),
         None => Ok(Exit::Done),
         Some(Ok(Worked { shared: Some(run), .. })) => Err(local.shared(run)),
         Some(Ok(_)) => Err(Failure::refused("the workers ended by themselves")),

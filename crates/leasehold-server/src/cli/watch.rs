@@ -120,6 +120,11 @@ pub(crate) async fn late_outcomes(runtime: &Runtime, signals: &mut Signals) -> L
     }
 }
 
+/// How a process ends that takes an outcome along.
+pub(crate) fn untold() -> Failure {
+    Failure::refused("what this process knows of a write is not on record: see the log, and `leasehold inbox`")
+}
+
 fn said_lost() -> Late {
     terminal::note(
         "what this process knows of a write may not be on record, and goes with it: `runs show` says how the write stands",

@@ -50,15 +50,7 @@ impl Runtime {
             }
             done => done?,
         };
-        let repeated = done.entries.is_empty();
-        let row = done.row.clone();
-        let granted = grant.is_some_and(|g| row.lease.as_ref().is_some_and(|l| l.lease_id == g.lease_id));
-        let execution = if granted {
-            Some(self.execution(done, sent).await.map_err(|e| OrderError::Unavailable(Unavailable(e.to_string())))?)
-        } else {
-            None
-        };
-        Ok(Decided { row, execution, repeated, queued_because })
+        self.released(done, grant, sent, queued_because).await
     }
 
     /// Values for a turn that has gone: the same answer where they were taken, stale where others were.

@@ -153,6 +153,17 @@ impl Runtime {
         };
         let by = decision.by.clone();
         let done = self.engine.change(id, write_id, PATIENCE, |_| Event::Person(by.clone(), order.clone())).await?;
+        self.released(done, grant, sent, queued_because).await
+    }
+
+    /// What a person's word has come to that is durable: the execution, where this process was granted it.
+    pub(super) async fn released(
+        &self,
+        done: Done,
+        grant: Option<Grant>,
+        sent: crate::clock::BootInstant,
+        queued_because: Option<String>,
+    ) -> Result<Decided, OrderError> {
         let repeated = done.entries.is_empty();
         let row = done.row.clone();
         let granted = grant.is_some_and(|g| row.lease.as_ref().is_some_and(|l| l.lease_id == g.lease_id));
