@@ -458,13 +458,8 @@ async fn a_server_that_does_not_execute_asks_the_far_side_with_its_own_secret() 
     sandbox.far.then([Then::Json("{\"line\": 7}".into())]);
     let before = sandbox.far.arrived().len();
     let resolve = format!("/runs/{id}/resolve");
-    let refused = loop {
-        let answer = server.post(&resolve, landed()).await;
-        // Until it can no longer be in flight.
-        if answer.json()["code"] != "too_early" {
-            break answer;
-        }
-    };
+    // Until it can no longer be in flight.
+    let refused = server.until(|| server.posting(&resolve, landed()), |answer| answer.json()["code"] != "too_early").await;
     refused.problem(409, "verified_landed");
     let asked = sandbox.far.arrived()[before].clone();
     assert_eq!((asked.method.as_str(), asked.header("x-secret").as_str()), ("GET", "of-the-ledger"));

@@ -6,7 +6,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::{
     sync::{Arc, Mutex},
-    time::Instant,
+    time::{Duration, Instant},
 };
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
@@ -16,6 +16,9 @@ use tokio::{
 
 /// What the tests let `serve` accept.
 pub(crate) const TOKEN: &str = "a-token-of-the-tests-0123456789abcdef";
+
+/// Between two questions of one who waits: half of what the limit of requests allows.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// A server that runs; killed when dropped.
 pub(crate) struct Server {
@@ -119,15 +122,21 @@ impl Server {
         assert_eq!(run["state"], "waiting_for_approval", "{run}");
         (text(&run, "/id"), text(&run, "/waiting/turn_digest"))
     }
-    pub(crate) async fn until_state(&self, id: &str, state: &str) -> Value {
+    /// Asks, slower than a principal may, until that is the answer.
+    pub(crate) async fn until(&self, ask: impl Fn() -> RequestBuilder, is: impl Fn(&Answer) -> bool) -> Answer {
         let since = Instant::now();
         loop {
-            let run = self.get(&format!("/runs/{id}")).await.is(200);
-            if run["state"] == state {
-                return run;
+            let answer = Answer::of(ask()).await;
+            if is(&answer) {
+                return answer;
             }
-            assert!(since.elapsed() < PATIENCE, "not {state}: {run}");
+            assert!(since.elapsed() < PATIENCE, "{answer:?}");
+            tokio::time::sleep(PAUSE).await;
         }
+    }
+    pub(crate) async fn until_state(&self, id: &str, state: &str) -> Value {
+        let ask = || self.request(Method::GET, &format!("/runs/{id}"));
+        self.until(ask, |answer| answer.is(200)["state"] == state).await.json()
     }
     /// Opens a stream.
     pub(crate) async fn stream(&self, path: &str, last: Option<u64>) -> Events {
