@@ -4,9 +4,9 @@
 use crate::render::Subject;
 use jiff::Timestamp;
 use leasehold::{
-    InboxKind,
+    InboxKind, SimilarCall,
     clock::BootClock,
-    run::{self, CardCall, Entry, EntryBody, LeaseTime, OpenCall, Outcome, PrincipalKind, Snapshot, State, WaitKind, body},
+    run::{self, Attribution, CardCall, Entry, EntryBody, LeaseTime, OpenCall, Outcome, Snapshot, State, WaitKind, body},
     store::{Listed, postgres::CLOCK},
 };
 use serde::Serialize;
@@ -119,6 +119,44 @@ pub(crate) struct WaitingCall {
     decision: Option<&'static str>,
     preview: Option<String>,
     precondition: Option<String>,
+    /// Preview and precondition are only for who may decide about the call.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    preview_withheld: bool,
+    /// Calls of the same tool with much the same arguments, where they were looked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    similar: Option<Vec<Similar>>,
+}
+
+/// A call of the same tool with much the same arguments: open, on its way or done in the last 24 hours.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(crate) struct Similar {
+    run: String,
+    agent: String,
+    call_id: String,
+    #[schema(value_type = Object)]
+    arguments: Map<String, Value>,
+    /// All arguments are the same.
+    same: bool,
+    /// `open`: it may still start; `started`: nobody knows yet what became of it; `done`.
+    stage: &'static str,
+    #[schema(value_type = String, format = DateTime)]
+    at: Timestamp,
+}
+
+impl From<&SimilarCall> for Similar {
+    fn from(call: &SimilarCall) -> Self {
+        Self {
+            run: call.run.to_string(),
+            agent: call.agent.clone(),
+            call_id: call.call.to_string(),
+            arguments: call.arguments.clone(),
+            same: call.same,
+            stage: call.stage.as_str(),
+            at: call.at,
+        }
+    }
 }
 
 /// What a person is asked.
@@ -150,15 +188,6 @@ pub(crate) struct Decision {
     #[schema(value_type = String, format = DateTime)]
     at: Timestamp,
     turn_digest: String,
-}
-
-/// Who decided, beside who is behind the run.
-fn attribution(by: &run::Principal, initiator: &str) -> &'static str {
-    match by.kind {
-        PrincipalKind::Machine => "unknown",
-        PrincipalKind::Person if by.id == initiator => "self",
-        PrincipalKind::Person => "second_person",
-    }
 }
 
 /// Totals.
@@ -201,6 +230,8 @@ pub(crate) struct Run {
     decisions: Vec<Decision>,
     pub(crate) output: Option<String>,
     truncated: bool,
+    /// By whom its writes were released, the weakest of them; none: no person released any.
+    attribution: Option<&'static str>,
     rounds: u32,
     usage: Usage,
     cost: f64,
@@ -291,13 +322,17 @@ fn verdict_word(approved: bool) -> &'static str {
     if approved { "approve" } else { "deny" }
 }
 
-fn waiting(row: &Snapshot, entries: &[Entry]) -> Option<Waiting> {
+fn waiting(subject: &Subject<'_>) -> Option<Waiting> {
+    let Subject { row, entries, similar, .. } = *subject;
     let suspended = standing_card(row, entries)?;
     let turn = row.turn.as_ref()?;
     let calls = suspended.card.calls.iter().filter_map(|card| {
         let open = turn.call(&card.id).filter(|call| on_card(call))?;
         let card = as_decided(card, entries);
+        let similar = similar.map(|similar| similar.get(&card.id).into_iter().flatten().map(Similar::from).collect());
         Some(WaitingCall {
+            preview_withheld: card.is_withheld(),
+            similar,
             id: card.id.to_string(),
             tool: card.tool.name,
             source: card.tool.source,
@@ -332,7 +367,7 @@ fn decisions(initiator: &str, entries: &[Entry]) -> Vec<Decision> {
                 reason: call.reason.clone(),
                 arguments: call.arguments.clone(),
                 by: approval.by.id.clone(),
-                attribution: attribution(&approval.by, initiator),
+                attribution: Attribution::of(&approval.by, initiator).as_str(),
                 method: approval.by.method.clone(),
                 at: entry.at,
                 turn_digest: approval.digest.clone(),
@@ -377,10 +412,11 @@ impl Run {
                 stamped_at: fence.stamped_at,
             }),
             doubt: doubt(subject),
-            waiting: waiting(row, entries),
+            waiting: waiting(subject),
             decisions: decisions(&row.initiator, entries),
             output: end.as_ref().and_then(|end| end.output.clone()),
             truncated: end.is_some_and(|end| end.truncated),
+            attribution: row.attribution.map(Attribution::as_str),
             rounds: row.rounds,
             usage: Usage {
                 input_tokens: row.usage.input_tokens,
@@ -418,6 +454,8 @@ pub(crate) struct RunLine {
     fence: Option<FenceLine>,
     duplicates: u32,
     contradictions: u32,
+    /// By whom its writes were released, the weakest of them: `unknown`, `self`, `second_person`.
+    attribution: Option<String>,
     #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
     #[schema(value_type = String, format = DateTime)]
@@ -445,6 +483,7 @@ impl From<&Listed> for RunLine {
             fence: listed.fence_tool.clone().map(|tool| FenceLine { tool }),
             duplicates: listed.duplicates,
             contradictions: listed.contradictions,
+            attribution: listed.attribution.clone(),
             created_at: listed.created_at,
             since: listed.since,
         }

@@ -4,9 +4,9 @@
 use jiff::Timestamp;
 use leasehold::{
     run::{
-        CallId, CallVerdict, Chain, Effect, Entry, EntryBody, Fence, Hash256, LateAnswer, Lease, LeaseId, LeaseTime, Mode,
-        OnExpiry, OpenCall, OpenTurn, Outcome, Principal, Reason, Recovery, RunId, SegmentKind, Snapshot, Stamp, State, Usage,
-        Via, WriteId, body,
+        Attribution, CallId, CallVerdict, Chain, Effect, Entry, EntryBody, Fence, Hash256, LateAnswer, Lease, LeaseId,
+        LeaseTime, Mode, OnExpiry, OpenCall, OpenTurn, Outcome, Principal, Reason, Recovery, RunId, SegmentKind, Snapshot,
+        Stamp, State, Usage, Via, WriteId, body,
     },
     store::{ExpiryGuard, Guard, Insert, LeaseOp, Write},
 };
@@ -54,6 +54,7 @@ pub fn queued(agent: &str) -> Snapshot {
         usage: Usage::default(),
         duplicates: 0,
         contradictions: 0,
+        attribution: None,
         chain: None,
         created_at: at(0),
         started_at: None,
@@ -202,6 +203,7 @@ pub fn full() -> Snapshot {
         usage: Usage { input_tokens: 1, output_tokens: 2, cached_tokens: 3, cost_nano_usd: i64::MAX.unsigned_abs() },
         duplicates: 2,
         contradictions: 3,
+        attribution: Some(Attribution::Initiator),
         chain: Some(Chain { salt: Hash256([1; 32]), head: Hash256([254; 32]) }),
         created_at: at(3),
         started_at: Some(at(4)),
@@ -259,7 +261,7 @@ pub fn record(row: &Snapshot, text: &str) -> Write {
     let next = Snapshot { sequence: row.sequence + 1, rounds: row.rounds.wrapping_add(1), ..row.clone() };
     let lease = if row.lease.is_some() { LeaseOp::Extend(TTL) } else { LeaseOp::Keep };
     let entries = vec![Entry { write_id, ..entry(row.sequence, text) }];
-    Write { write_id, guard: guard(row), next, lease, entries, charges: Vec::new() }
+    Write { write_id, guard: guard(row), next, lease, entries, charges: Vec::new(), called: Vec::new() }
 }
 
 /// A change by somebody else: the lease stays.

@@ -19,9 +19,9 @@ use crate::{
     clock::{BootClock, WallClock},
     limits,
     run::{
-        Act, CallId, Claimer, DecideCall, EditedCard, Entry, Event, Grant, Hash256, LeaseId, Mode, NewRun, Order, Policy,
-        Principal, Reason, Recovery, Rejection, Request, ResolutionKind, Right, RunId, Snapshot, State, Story, TurnCard,
-        WriteId, canonical_hash, lacking,
+        Act, CallId, Claimer, DecideCall, Entry, Event, Grant, Hash256, LeaseId, Mode, NewRun, Order, Policy, Principal,
+        Reason, Recovery, Rejection, Request, ResolutionKind, Right, RunId, Snapshot, State, Story, TurnCard, WriteId,
+        canonical_hash, lacking,
     },
     seal::Keyring,
     store::{
@@ -40,12 +40,14 @@ mod input;
 mod look;
 mod people;
 mod request;
+mod similar;
 
 pub use errors::{InvalidField, OrderError, StartError};
 pub use input::Submission;
 pub use look::{Details, InboxKind, Unserved};
 pub use people::{Asked, Decided, Decision, Resolution, Resolved};
 use request::{check_request, request_key};
+pub use similar::{Similar, SimilarCall, SimilarStage};
 
 /// How a process takes part.
 pub struct RuntimeConfig {

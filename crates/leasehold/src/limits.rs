@@ -21,6 +21,12 @@ pub const PREVIEW_LINES_MAX: usize = 20;
 pub const PREVIEW_LINE_CHARS_MAX: usize = 500;
 /// Bytes of a preview on a card; more: cut, and the preview says so.
 pub const PREVIEW_BYTES_MAX: usize = 16 * 1024;
+/// A similar call that was asked for, started or done longer ago is not named on a card.
+pub const SIMILAR_WITHIN: Duration = Duration::from_secs(24 * 60 * 60);
+/// Runs in which calls similar to those of one tool on a card are looked for, those that called it last; older ones are not looked at.
+pub const SIMILAR_RUNS_MAX: usize = 50;
+/// Similar calls that a card names for one of its calls; further ones are left out.
+pub const SIMILAR_SHOWN_MAX: usize = 5;
 /// Misfits that are named of values that a person filled in; further ones are found once those are mended.
 pub const INVALID_FIELDS_MAX: usize = 20;
 /// Time for a preview or a precondition; longer: the card says that there is none.

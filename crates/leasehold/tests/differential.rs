@@ -86,6 +86,7 @@ impl Step {
             lease: op(self.delta.lease),
             entries: entries(self.before.sequence, &self.delta.entries, &self.delta.next, self.write_id, self.number),
             charges: Vec::new(),
+            called: Vec::new(),
         }
     }
 }

@@ -3,21 +3,23 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of a test fail by panicking")]
 
 use leasehold::{
-    Decision, StartRun, Submission,
+    Decision, SimilarStage, StartRun, Submission,
     agent::{
         owner::{OwnerRight, Owners},
         registry::{AgentSpec, Registry, RegistryError},
         tool::{Approval, Previewed, WriteEffect},
     },
     client::OrderError,
-    run::{CallId, DecideCall, Principal, Rejection, RunId, Snapshot, State},
+    limits,
+    run::{Attribution, CallId, DecideCall, Principal, Rejection, RunId, Snapshot, State},
+    store::Filter,
 };
 use leasehold_testkit::{
     park::Place,
     world::{RecordedWrite, Recorder, World},
 };
 use serde_json::{Map, Value, json};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 const PAY: &str =
     "[[reply]]\ncalls = [{ tool = \"till.pay\", arguments = { to = \"ann\", amount = 1 } }]\n[[reply]]\ntext = \"done\"\n";
@@ -231,5 +233,106 @@ async fn a_write_whose_owner_is_gone_while_it_waits_is_refused_and_one_whose_own
         let decided = world.runtime.decide(row.id, Decision::approve(digest(&row), World::person())).await.unwrap();
         let end = decided.execution.unwrap().finish().await.unwrap();
         assert_eq!((end.state, recorder.count("till.pay")), (state, entered), "{then:?}");
+    }
+}
+
+/// A world whose model asks to pay this to this one.
+fn paying(place: &Place, recorder: &Recorder, to: &str, amount: u32) -> World {
+    let script = format!(
+        "[[reply]]\ncalls = [{{ tool = \"till.pay\", arguments = {{ to = \"{to}\", amount = {amount} }} }}]\n[[reply]]\ntext = \"done\"\n"
+    );
+    let tool = RecordedWrite::new("till.pay", WriteEffect::NonIdempotent, recorder)
+        .spec(|spec| spec.parameters = json!({ "type": "object" }))
+        .tool(Approval::Required);
+    World::builder(&script).on(&place.store, &place.clock).tool(tool).build()
+}
+
+/// Run, stage and sameness of what the card of this run names.
+async fn named(world: &World, id: RunId) -> Vec<(RunId, SimilarStage, bool)> {
+    let details = world.runtime.details(id).await.unwrap();
+    let similar = world.runtime.similar(&details, None, |_| true).await.unwrap();
+    similar.into_values().flatten().map(|call| (call.run, call.stage, call.same)).collect()
+}
+
+#[tokio::test]
+async fn a_card_names_similar_calls_the_same_first_then_the_newest_within_a_day() {
+    for place in Place::each() {
+        let recorder = Recorder::default();
+        let (ann, ann_less, bob) =
+            (paying(&place, &recorder, "ann", 7), paying(&place, &recorder, "ann", 5), paying(&place, &recorder, "bob", 9));
+        let same = run(&ann).await;
+        let decided = ann.runtime.decide(same.id, Decision::approve(digest(&same), World::person())).await.unwrap();
+        decided.execution.unwrap().finish().await.unwrap();
+        run(&bob).await;
+        let denied = run(&ann).await;
+        let no = Decision::deny(digest(&denied), World::person(), "no");
+        ann.runtime.decide(denied.id, no).await.unwrap().execution.unwrap().finish().await.unwrap();
+        place.clock.advance(Duration::from_secs(1));
+        let less = run(&ann_less).await;
+        place.clock.advance(Duration::from_secs(1));
+        let newest = run(&ann_less).await;
+        let card = run(&ann).await;
+        // Not the other person's, not the denied one, not the card's own call.
+        let expected =
+            [(same.id, SimilarStage::Done, true), (newest.id, SimilarStage::Open, false), (less.id, SimilarStage::Open, false)];
+        assert_eq!(named(&ann, card.id).await, expected, "{}", place.name);
+        place.clock.advance(limits::SIMILAR_WITHIN - Duration::from_secs(2));
+        assert_eq!(named(&ann, card.id).await, expected, "{}", place.name);
+        place.clock.advance(Duration::from_millis(1));
+        assert_eq!(named(&ann, card.id).await, expected[1..], "{}", place.name);
+    }
+}
+
+#[tokio::test]
+async fn a_card_names_as_many_similar_calls_and_looks_at_as_many_runs_as_its_bounds_say() {
+    let (place, recorder) = (Place::memory(), Recorder::default());
+    let (ann, bob) = (paying(&place, &recorder, "ann", 7), paying(&place, &recorder, "bob", 9));
+    let first = run(&ann).await;
+    let card = run(&ann).await;
+    let mut others = 0;
+    let mut until = async |count: usize| {
+        while others < count {
+            place.clock.advance(Duration::from_millis(1));
+            run(&bob).await;
+            others += 1;
+        }
+    };
+    // The card's own run is one of those that called it.
+    until(limits::SIMILAR_RUNS_MAX - 2).await;
+    assert_eq!(named(&ann, card.id).await, [(first.id, SimilarStage::Open, true)]);
+    until(limits::SIMILAR_RUNS_MAX - 1).await;
+    assert_eq!(named(&ann, card.id).await, []);
+    for count in 1..=limits::SIMILAR_SHOWN_MAX + 1 {
+        run(&ann).await;
+        assert_eq!(named(&ann, card.id).await.len(), count.min(limits::SIMILAR_SHOWN_MAX));
+    }
+}
+
+#[tokio::test]
+async fn the_row_says_by_whom_writes_were_released_the_weakest_of_them() {
+    for place in Place::each() {
+        let (recorder, eve) = (Recorder::default(), Principal::person("eve"));
+        let script = "[[reply]]\ncalls = [{ tool = \"till.pay\", arguments = { to = \"ann\" } }, { tool = \"till.pay\", \
+                      arguments = { to = \"bob\" } }, { tool = \"till.pay\", arguments = { to = \"eve\" } }]\n";
+        let tool = RecordedWrite::new("till.pay", WriteEffect::NonIdempotent, &recorder)
+            .spec(|spec| spec.parameters = json!({ "type": "object" }));
+        let world = World::builder(script).on(&place.store, &place.clock).tool(tool.tool(Approval::Required)).build();
+        let row = run(&world).await;
+        assert_eq!(row.attribution, None);
+        let say = |index: usize, by: &Principal, approved: bool| {
+            let call = DecideCall { approved, ..DecideCall::approve(CallId::of(1, index)) };
+            Decision::calls(digest(&row), by.clone(), vec![call])
+        };
+        for (index, by, approved, expected) in [
+            (0, &World::person(), false, None),
+            (1, &eve, true, Some(Attribution::SecondPerson)),
+            (2, &World::person(), true, Some(Attribution::Initiator)),
+        ] {
+            let decided = world.runtime.decide(row.id, say(index, by, approved)).await.unwrap();
+            assert_eq!(decided.row.attribution, expected, "{}", place.name);
+            assert_eq!(world.row(row.id).await.attribution, expected, "{}", place.name);
+        }
+        let listed = world.store.list(&Filter::default(), None, 1).await.unwrap();
+        assert_eq!(listed[0].attribution.as_deref(), Some("self"), "{}", place.name);
     }
 }

@@ -58,9 +58,9 @@ async fn both_versions_understand_every_statement() {
 fn the_two_dialects_have_the_same_statements() {
     let names = |dialect| statements(dialect).into_keys().collect::<std::collections::BTreeSet<_>>();
     let (sqlite, postgres) = (names("sqlite"), names("postgres"));
-    // One statement appends with its write, and one looks at a row and for a write on it; only a server has a clock to ask.
+    // One statement appends with its write and notes what it called, and one looks at a row and for a write on it; only a server has a clock to ask.
     let parts: Vec<_> = sqlite.difference(&postgres).collect();
-    assert_eq!(parts, ["append", "write_is_there"]);
+    assert_eq!(parts, ["append", "called", "write_is_there"]);
     let more: Vec<_> = postgres.difference(&sqlite).collect();
     assert_eq!(more, ["inspect", "lock_budget", "lock_schema", "notify", "now", "schema_version", "write_runs"]);
 }
@@ -81,7 +81,8 @@ const HISTORY: &str = "
     ) AS rows;
     INSERT INTO journal (run_id, sequence, at_ms, epoch, write_id, kind, payload)
     SELECT id, 0, 0, 1, gen_random_uuid(), 'started', '' FROM runs;
-    ANALYZE runs; ANALYZE journal";
+    INSERT INTO callers (tool, run_id, at_ms) SELECT 't' || (since_ms % 10), id, since_ms FROM runs;
+    ANALYZE callers; ANALYZE runs; ANALYZE journal";
 
 #[tokio::test]
 async fn what_runs_all_the_time_uses_its_index() {
@@ -108,6 +109,7 @@ async fn what_runs_all_the_time_uses_its_index() {
             ("list_attention", "runs_attention"),
             ("untold", "runs_untold"),
             ("told", "runs_pkey"),
+            ("callers", "callers_newest"),
             ("by_request_key", "runs_request_key"),
         ] {
             let sql = &all[name];

@@ -102,10 +102,10 @@ fn a_file_of_a_newer_version_is_refused() {
     let file = File::new();
     file.open();
     let newer =
-        "INSERT INTO refinery_schema_history SELECT 9, 'later', applied_on, checksum FROM refinery_schema_history LIMIT 1";
+        "INSERT INTO refinery_schema_history SELECT 10, 'later', applied_on, checksum FROM refinery_schema_history LIMIT 1";
     file.raw().execute_batch(newer).unwrap();
     let error = open(&file.path()).unwrap_err();
-    assert!(matches!(error, OpenError::NewerSchema { found: 9, known: 8, .. }), "{error:?}");
+    assert!(matches!(error, OpenError::NewerSchema { found: 10, known: 9, .. }), "{error:?}");
     assert!(error.to_string().contains("use a newer leasehold"));
 }
 
@@ -328,6 +328,7 @@ fn what_is_asked_all_the_time_uses_the_index_of_what_is_open() {
         (include_str!("../src/store/sqlite/sql/list_attention.sql"), "runs_attention"),
         (include_str!("../src/store/sqlite/sql/untold.sql"), "runs_untold (finished_at_ms>?"),
         (include_str!("../src/store/sqlite/sql/told.sql"), "sqlite_autoindex_runs_1 (id=?)"),
+        (include_str!("../src/store/sqlite/sql/callers.sql"), "callers_newest (tool=? AND at_ms>?)"),
         (include_str!("../src/store/sqlite/sql/list.sql"), "sqlite_autoindex_runs_1 (id<?)"),
         (include_str!("../src/store/sqlite/sql/write_run.sql"), "sqlite_autoindex_runs_1 (id=?)"),
         (include_str!("../src/store/sqlite/sql/renew.sql"), "sqlite_autoindex_runs_1 (id=?)"),

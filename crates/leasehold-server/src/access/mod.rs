@@ -185,12 +185,16 @@ impl Who {
         self.role == Role::Admin || self.tools.iter().any(|pattern| leasehold::agent::registry::matches(pattern, tool))
     }
 
+    /// It may decide about calls of this tool, in runs that it sees.
+    pub(crate) fn decides(&self, tool: &str) -> bool {
+        self.role >= Role::Approver && self.may_run(tool)
+    }
+
     /// It may know that this run exists. What it may not know it is told as if there were none.
     pub(crate) fn sees(&self, run: &Snapshot) -> Result<(), Denied> {
         let own = run.owner == self.principal.id || run.initiator == self.person;
         let of_team = run.team.as_ref().is_some_and(|team| self.teams.contains(team));
-        let pending =
-            || run.state.is_waiting() && self.role >= Role::Approver && open(run).any(|call| self.may_run(&call.tool));
+        let pending = || run.state.is_waiting() && open(run).any(|call| self.decides(&call.tool));
         if own || of_team || self.role >= Role::Operator || pending() { Ok(()) } else { Err(Denied::NotYours) }
     }
 

@@ -130,6 +130,7 @@ impl App {
     /// Carries out a person's word and goes on with the run, whether the client stays or not; waits for it where that is asked for.
     async fn carried_out(
         self: &Arc<Self>,
+        who: &Who,
         id: RunId,
         waits: Option<Duration>,
         word: impl Future<Output = Result<Decided, OrderError>> + Send + 'static,
@@ -144,8 +145,8 @@ impl App {
         })
         .await?;
         let answer = match waits {
-            Some(patience) => self.answer_at_rest(id, patience).await,
-            None => self.accepted(id).await,
+            Some(patience) => self.answer_at_rest(who, id, patience).await,
+            None => self.accepted(who, id).await,
         };
         drop(place);
         answer
@@ -157,7 +158,7 @@ impl App {
         if who.needs(Role::Approver).is_err() {
             return Ok(false);
         }
-        let entries = self.details(id).await?.entries;
+        let entries = self.details(who, id).await?.entries;
         Ok(entries.iter().any(|entry| match &entry.body {
             EntryBody::Approval(approval) => approval.digest == digest,
             EntryBody::Input(input) => input.digest == digest,
@@ -193,7 +194,7 @@ pub(crate) async fn decide(
     // A process that ends leaves the run to the others.
     let decision = body.decision(&who, app.execute && !app.ending.is_cancelled());
     let runtime = app.runtime.clone();
-    app.carried_out(id, query.wait.then_some(patience), async move { runtime.decide(id, decision).await }).await
+    app.carried_out(&who, id, query.wait.then_some(patience), async move { runtime.decide(id, decision).await }).await
 }
 
 /// Values for a call that waits for them.
@@ -235,5 +236,5 @@ pub(crate) async fn input(
         execute: app.execute && !app.ending.is_cancelled(),
     };
     let runtime = app.runtime.clone();
-    app.carried_out(id, query.wait.then_some(patience), async move { runtime.submit(id, said).await }).await
+    app.carried_out(&who, id, query.wait.then_some(patience), async move { runtime.submit(id, said).await }).await
 }

@@ -11,7 +11,10 @@ use super::{
     problem::Problem,
     rests,
 };
-use crate::wire::{Event, Page};
+use crate::{
+    access::Who,
+    wire::{Event, Page},
+};
 use axum::{
     Extension, Json,
     extract::State,
@@ -23,7 +26,7 @@ use axum::{
 };
 use leasehold::{
     limits::PAGE_MAX,
-    run::{EntryBody, RunId, Snapshot, State as RunState},
+    run::{Entry, EntryBody, RunId, Snapshot, State as RunState, withhold},
     store::ReadError,
 };
 use serde::Deserialize;
@@ -140,12 +143,21 @@ pub(crate) async fn events(
         }
         let connection = connection.map(|Extension(connection)| connection);
         let reader = Reader { connection, token: token(&headers)?.to_owned(), _place: app.stream_place()? };
-        return Ok(stream(&app, id, next, until, reader));
+        return Ok(stream(&app, &who, id, next, until, reader));
     }
-    let entries = app.runtime.events_page(id, next, limit).await?;
+    let entries = app.events_page(&who, id, next, limit).await?;
     let more = entries.last().filter(|last| last.sequence + 1 < row.sequence);
     let next_cursor = more.map(|last| last.sequence.to_string());
     Ok(Json(Page { items: entries.iter().map(Event::from).collect(), next_cursor }).into_response())
+}
+
+impl App {
+    /// Entries of a run, as the caller may see them.
+    async fn events_page(&self, who: &Who, id: RunId, from: u64, limit: usize) -> Result<Vec<Entry>, ReadError> {
+        let mut entries = self.runtime.events_page(id, from, limit).await?;
+        entries.iter_mut().for_each(|entry| withhold(&mut entry.body, &|tool| who.decides(tool)));
+        Ok(entries)
+    }
 }
 
 /// Whoever reads a stream.
@@ -159,9 +171,9 @@ pub(super) struct Reader {
 }
 
 /// The events of a run from entry number `next` on.
-pub(super) fn stream(app: &Arc<App>, id: RunId, next: u64, until: Until, reader: Reader) -> Response {
+pub(super) fn stream(app: &Arc<App>, who: &Who, id: RunId, next: u64, until: Until, reader: Reader) -> Response {
     let (sender, receiver) = mpsc::channel(limits::STREAM_BUFFER);
-    let feed = Feed { app: Arc::clone(app), id, next, until, sender, reader };
+    let feed = Feed { app: Arc::clone(app), who: who.clone(), id, next, until, sender, reader };
     tokio::spawn(feed.run());
     let events = futures::stream::unfold(receiver, |mut receiver| async {
         receiver.recv().await.map(|event| (Ok::<_, Infallible>(event), receiver))
@@ -178,6 +190,7 @@ struct Gone;
 
 struct Feed {
     app: Arc<App>,
+    who: Who,
     id: RunId,
     next: u64,
     until: Until,
@@ -205,7 +218,10 @@ impl Feed {
                 () = app.ending.cancelled() => return,
                 () = self.sender.closed() => return,
                 _ = checks.tick() => match app.access.bearer(&self.reader.token).await {
-                    Ok(Some(_)) => None,
+                    Ok(Some(who)) => {
+                        self.who = who;
+                        None
+                    }
                     Ok(None) => return,
                     // Asked again at the next look.
                     Err(_) => None,
@@ -240,7 +256,7 @@ impl Feed {
             texts = live::waiting(pieces, self.id);
         }
         while self.next < row.sequence {
-            match self.app.runtime.events_page(self.id, self.next, limits::STREAM_PAGE).await {
+            match self.app.events_page(&self.who, self.id, self.next, limits::STREAM_PAGE).await {
                 Ok(entries) if entries.is_empty() => return Ok(false),
                 Ok(entries) => {
                     let is_last = entries.last().is_some_and(|last| last.sequence + 1 >= row.sequence);

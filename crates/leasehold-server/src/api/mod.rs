@@ -24,7 +24,7 @@ mod start;
 mod tests;
 
 use crate::{
-    access::Who,
+    access::{Role, Who},
     catalog::{AgentLine, ToolLine},
     config::server::Server,
     render::Subject,
@@ -207,8 +207,20 @@ impl App {
         Ok(row)
     }
 
-    async fn details(&self, id: RunId) -> Result<Details, Problem> {
-        Ok(self.runtime.details(id).await?)
+    /// The run with its whole journal, as the caller may see it.
+    async fn details(&self, who: &Who, id: RunId) -> Result<Details, Problem> {
+        let mut details = self.runtime.details(id).await?;
+        details.withhold(|tool| who.decides(tool));
+        Ok(details)
+    }
+
+    /// The same with the calls like those on its card.
+    async fn details_with_similar(&self, who: &Who, id: RunId) -> Result<Details, Problem> {
+        let mut details = self.details(who, id).await?;
+        // Pending calls of its tools are no column: the store would keep runs from an approver that it may see.
+        let visible_to = who.visible().filter(|_| who.needs(Role::Approver).is_err());
+        details.similar = Some(self.runtime.similar(&details, visible_to.as_ref(), |row| who.sees(row).is_ok()).await?);
+        Ok(details)
     }
 
     fn subject<'s>(&'s self, details: &'s Details) -> Subject<'s> {
@@ -216,31 +228,32 @@ impl App {
             row: &details.row,
             entries: &details.entries,
             boot: &*self.clock,
+            similar: details.similar.as_ref(),
             now: self.wall.now(),
             command: &self.command,
         }
     }
 
     /// The run as it is now.
-    async fn run(&self, id: RunId) -> Result<wire::Run, Problem> {
-        Ok(wire::Run::new(&self.subject(&self.details(id).await?)))
+    async fn run(&self, who: &Who, id: RunId) -> Result<wire::Run, Problem> {
+        Ok(wire::Run::new(&self.subject(&self.details(who, id).await?)))
     }
 
     /// The run after an order: 200 where it rests, 202 where it goes on.
-    async fn answer(&self, id: RunId) -> Result<Response, Problem> {
-        let details = self.details(id).await?;
+    async fn answer(&self, who: &Who, id: RunId) -> Result<Response, Problem> {
+        let details = self.details(who, id).await?;
         let status = if rests(&details.row) { StatusCode::OK } else { StatusCode::ACCEPTED };
         Ok((status, Json(wire::Run::new(&self.subject(&details)))).into_response())
     }
 
     /// The run, and that it was accepted.
-    async fn accepted(&self, id: RunId) -> Result<Response, Problem> {
+    async fn accepted(&self, who: &Who, id: RunId) -> Result<Response, Problem> {
         let place = [(header::LOCATION, format!("/api/v1/runs/{id}"))];
-        Ok((StatusCode::ACCEPTED, place, Json(self.run(id).await?)).into_response())
+        Ok((StatusCode::ACCEPTED, place, Json(self.run(who, id).await?)).into_response())
     }
 
     /// Waits until the run rests, at most so long and no longer than this process lives; then the run as it is.
-    async fn answer_at_rest(&self, id: RunId, patience: Duration) -> Result<Response, Problem> {
+    async fn answer_at_rest(&self, who: &Who, id: RunId, patience: Duration) -> Result<Response, Problem> {
         let until = Instant::now() + patience;
         let mut hints = self.runtime.engine().subscribe();
         loop {
@@ -249,7 +262,7 @@ impl App {
             let left = until.saturating_duration_since(Instant::now());
             let over = left.is_zero() || self.ending.is_cancelled();
             match row {
-                Ok(row) if over || rests(&row) => return self.answer(id).await,
+                Ok(row) if over || rests(&row) => return self.answer(who, id).await,
                 Err(problem) if over => return Err(problem),
                 _ => {}
             }

@@ -5,7 +5,7 @@ use super::{
     extract::{Json, MaybeJson, RunPath, whole, words},
     problem::Problem,
 };
-use crate::wire;
+use crate::{access::Who, wire};
 use axum::{
     extract::State,
     http::StatusCode,
@@ -94,7 +94,7 @@ pub(crate) async fn cancel(
     who.may_cancel(&app.row(id).await?)?;
     let (runtime, by) = (app.runtime.clone(), who.by());
     let row = app.detached(async move { Ok(runtime.cancel(id, by, body.note).await?) }).await?;
-    if row.state.is_settled() { app.answer(id).await } else { app.accepted(id).await }
+    if row.state.is_settled() { app.answer(&who, id).await } else { app.accepted(&who, id).await }
 }
 
 /// Says what is true of a write in doubt. "Not landed" asks a tool that can be asked first.
@@ -139,7 +139,7 @@ pub(crate) async fn resolve(
         Asked::NotAsked(why) => Verify { asked: false, answer: None, why: Some(why) },
     });
     let status = if resolved.row.state == RunState::Queued { StatusCode::ACCEPTED } else { StatusCode::OK };
-    Ok((status, axum::Json(ResolvedRun { run: app.run(id).await?, verify })).into_response())
+    Ok((status, axum::Json(ResolvedRun { run: app.run(&who, id).await?, verify })).into_response())
 }
 
 /// Sends a dead or failed run on.
@@ -157,7 +157,7 @@ pub(crate) async fn redrive(
     who.may_settle(&app.row(id).await?)?;
     let (runtime, by) = (app.runtime.clone(), who.by());
     let row = app.detached(async move { Ok(runtime.redrive(id, by, body.note).await?) }).await?;
-    app.ordered(id, &row).await
+    app.ordered(&who, id, &row).await
 }
 
 /// Gives a dead run up.
@@ -173,11 +173,11 @@ pub(crate) async fn discard(
     who.may_settle(&app.row(id).await?)?;
     let (runtime, by) = (app.runtime.clone(), who.by());
     let row = app.detached(async move { Ok(runtime.discard(id, by, body.note).await?) }).await?;
-    app.ordered(id, &row).await
+    app.ordered(&who, id, &row).await
 }
 
 impl App {
-    async fn ordered(&self, id: RunId, row: &Snapshot) -> Result<Response, Problem> {
-        if super::rests(row) { self.answer(id).await } else { self.accepted(id).await }
+    async fn ordered(&self, who: &Who, id: RunId, row: &Snapshot) -> Result<Response, Problem> {
+        if super::rests(row) { self.answer(who, id).await } else { self.accepted(who, id).await }
     }
 }

@@ -7,7 +7,6 @@ use super::{
     problem::Problem,
 };
 use crate::{
-    access::{Role, Who},
     render::{runs_table, show},
     terminal::Screen,
     wire::{self, Page, RunLine},
@@ -21,7 +20,7 @@ use axum::{
 use jiff::Timestamp;
 use leasehold::{
     run::{Reason, RunId, State as RunState},
-    store::{Filter, Visible},
+    store::Filter,
 };
 use serde::Deserialize;
 use std::sync::Arc;
@@ -80,15 +79,6 @@ fn reasons() -> Schema {
     words(Reason::iter().map(Reason::as_str))
 }
 
-/// Whose runs a caller's list shows: an operator sees all.
-fn visible_to(who: &Who) -> Option<Visible> {
-    who.needs(Role::Operator).err().map(|_| Visible {
-        owner: who.principal.id.clone(),
-        initiator: who.person.clone(),
-        teams: who.teams.iter().cloned().collect(),
-    })
-}
-
 /// Runs, newest first.
 #[utoipa::path(get, path = "/runs", tag = "runs", params(ListQuery),
     responses((status = 200, description = "A page", content((Page<RunLine> = "application/json"), (String = "text/plain")))))]
@@ -105,7 +95,7 @@ pub(crate) async fn list(
         owner: query.owner,
         reason: query.reason.map(|reason| reason.as_str().to_owned()),
         since: query.since,
-        visible_to: visible_to(&who),
+        visible_to: who.visible(),
         flagged_only: false,
     };
     let rows = app.runtime.list(&filter, query.cursor, limit).await?;
@@ -133,7 +123,7 @@ pub(crate) async fn show_run(
     RunPath(id): RunPath,
 ) -> Result<Response, Problem> {
     app.seen(&who, id).await?;
-    let details = app.details(id).await?;
+    let details = app.details_with_similar(&who, id).await?;
     if Wants::of(&headers) == Wants::Text {
         let mut screen = Screen::new(false);
         show(&mut screen, &app.subject(&details));

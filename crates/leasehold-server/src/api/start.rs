@@ -338,14 +338,15 @@ pub(crate) async fn start(
             let connection = connection.map(|Extension(connection)| connection);
             stream(
                 &app,
+                &who,
                 id,
                 0,
                 query.until.unwrap_or_default(),
                 Reader { connection, token: token(&headers)?.to_owned(), _place: place },
             )
         }
-        (false, StartMode::Wait) => app.answer_at_rest(id, patience).await?,
-        (false, StartMode::Queue) => app.accepted(id).await?,
+        (false, StartMode::Wait) => app.answer_at_rest(&who, id, patience).await?,
+        (false, StartMode::Queue) => app.accepted(&who, id).await?,
     };
     if let Ok(value) = HeaderValue::from_str(&id.to_string()) {
         response.headers_mut().insert("leasehold-run-id", value);

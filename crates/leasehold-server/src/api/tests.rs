@@ -30,7 +30,7 @@ use leasehold::{
     run::{Principal, RunId},
     store::{Unavailable, memory::MemoryStore},
 };
-use leasehold_testkit::far_side::FarSide;
+use leasehold_testkit::far_side::{FarSide, Then};
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
@@ -90,6 +90,11 @@ async fn world_at(listen: SocketAddr, environment: &[(&str, &str)]) -> World {
     for name in ["ledger.append", "ledger.erase"] {
         registry.add_tool(HttpTool::build(toml::from_str(&tool(name)).unwrap()).unwrap()).unwrap();
     }
+    let preview = far.url("/lines");
+    let preview = format!("{}\npreview = {{ url = '{preview}', shown_to = 'deciders' }}", tool("diary.write"));
+    registry.add_tool(HttpTool::build(toml::from_str(&preview).unwrap()).unwrap()).unwrap();
+    let model = ScriptedModel::from_toml("writer", &script.replace("ledger.append", "diary.write")).unwrap();
+    registry.add_agent(AgentSpec::new("writer", model).tools(["diary.*"])).unwrap();
     let both = "[[reply]]\ncalls = [{ tool = 'ledger.append', arguments = {} }, { tool = 'ledger.erase', arguments = {} }]\n";
     let both = ScriptedModel::from_toml("both", both).unwrap();
     registry.add_agent(AgentSpec::new("both", both).tools(["ledger.*"])).unwrap();
@@ -107,6 +112,7 @@ async fn world_at(listen: SocketAddr, environment: &[(&str, &str)]) -> World {
         ("vic", who("vic", Role::Viewer, &[], &[])),
         ("eve", who("eve", Role::Approver, &[], &["ledger.*"])),
         ("eva", who("eva", Role::Approver, &[], &["ledger.append"])),
+        ("dot", who("dot", Role::Approver, &[], &["diary.*"])),
         ("sid", who("sid", Role::Approver, &[], &["site.*"])),
         ("olga", who("olga", Role::Operator, &[], &[])),
         ("root", who("root", Role::Admin, &[], &[])),
@@ -156,6 +162,14 @@ impl World {
     async fn refused(&self, who: &str, path: &str, body: Value) -> (u16, String) {
         let (status, problem) = self.post(who, path, body).await;
         (status, problem["code"].as_str().unwrap_or_default().to_owned())
+    }
+    /// All of an answer in this form.
+    async fn whole(&self, who: &str, path: &str, accept: &str) -> String {
+        let request = Request::builder().uri(format!("/api/v1{path}")).header(header::HOST, "localhost");
+        let request = request.header(header::ACCEPT, accept).header(header::AUTHORIZATION, format!("Bearer {who}"));
+        let response = self.router.clone().call(request.body(Body::empty()).unwrap()).await.unwrap();
+        assert_eq!(response.status(), 200, "{path}");
+        String::from_utf8(axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap().into()).unwrap()
     }
     /// A run of this owner that waits, and its digest.
     async fn suspended(&self, owner: &str, more: Value) -> (String, String) {
@@ -310,7 +324,8 @@ async fn a_reader_that_does_not_read_is_cut_off() {
     let free = world.app.streams.available_permits();
     let reader =
         events::Reader { connection: Some(connection.clone()), token: "ann".into(), _place: world.app.stream_place().unwrap() };
-    let response = events::stream(&world.app, id, 0, Until::Settled, reader);
+    let ann = who("ann", Role::Runner, &[], &[]);
+    let response = events::stream(&world.app, &ann, id, 0, Until::Settled, reader);
     assert_eq!(world.app.streams.available_permits(), free - 1);
     // More than waits for a reader, who never comes.
     tokio::time::pause();
@@ -333,7 +348,8 @@ async fn a_token_that_is_revoked_ends_its_streams() {
     let open = |token: &str| {
         let place = world.app.stream_place().unwrap();
         let reader = events::Reader { connection: None, token: token.into(), _place: place };
-        events::stream(&world.app, id.parse().unwrap(), 0, Until::Settled, reader)
+        let who = who(token, Role::Operator, &[], &[]);
+        events::stream(&world.app, &who, id.parse().unwrap(), 0, Until::Settled, reader)
     };
     let whole = |response: axum::response::Response| async {
         tokio::time::timeout(limits::RECHECK * 3, axum::body::to_bytes(response.into_body(), usize::MAX)).await
@@ -376,4 +392,75 @@ async fn from_elsewhere_only_what_ends_tls_is_let_in() {
         let request = request.extension(Connection::new((peer, 1).into())).body(Body::empty()).unwrap();
         assert_eq!(world.router.clone().call(request).await.unwrap().status().as_u16(), status, "{peer:?} {host}");
     }
+}
+
+#[tokio::test]
+async fn what_a_tool_shows_only_to_who_decides_is_withheld_from_everybody_else() {
+    let world = world().await;
+    world.far.then([Then::Json("\"the canary\"".into())]);
+    let (id, digest) = world.suspended("ann", json!({ "agent": "writer", "team": "docks" })).await;
+    let places = [
+        (format!("/runs/{id}"), "application/json"),
+        (format!("/runs/{id}"), "text/plain"),
+        (format!("/runs/{id}/events"), "application/json"),
+        (format!("/runs/{id}/events?until=waiting"), "text/event-stream"),
+        ("/inbox".to_owned(), "application/json"),
+    ];
+    for (reader, shown) in [("ann", false), ("tim", false), ("olga", false), ("dot", true), ("root", true)] {
+        for (path, accept) in &places {
+            let said = world.whole(reader, path, accept).await;
+            assert_eq!(said.contains("the canary"), shown, "{reader} {path} {accept}: {said}");
+        }
+        let (_, run) = world.get(reader, &format!("/runs/{id}")).await;
+        let call = &run["waiting"]["calls"][0];
+        let withheld = call["preview_withheld"] == true && call["preview"].is_null();
+        assert_eq!(withheld, !shown, "{reader}: {call}");
+    }
+    assert!(world.whole("tim", &format!("/runs/{id}"), "text/plain").await.contains("(only for who may decide about it)"));
+    // New arguments, and what the tool says of them.
+    world.far.then([Then::Json("\"the other canary\"".into())]);
+    let edit = json!({ "id": "t1c0", "decision": "approve", "arguments": { "text": "y" } });
+    let decision = json!({ "turn_digest": digest, "calls": [edit] });
+    let (status, run) = world.post("dot", &format!("/runs/{id}/decision?wait=true"), decision).await;
+    assert_eq!((status, &run["state"]), (200, &"completed".into()), "{run}");
+    for (reader, shown) in [("ann", false), ("tim", false), ("olga", false), ("root", true)] {
+        let said = world.whole(reader, &format!("/runs/{id}/events"), "application/json").await;
+        assert_eq!(said.contains("the other canary"), shown, "{reader}: {said}");
+    }
+}
+
+/// Run, stage and sameness of what the card of a run names.
+async fn similar(world: &World, who: &str, id: &str) -> Vec<(String, String, bool)> {
+    let (status, run) = world.get(who, &format!("/runs/{id}")).await;
+    assert_eq!(status, 200, "{run}");
+    let similar = run["waiting"]["calls"][0]["similar"].as_array().expect("they were looked for").clone();
+    let text = |call: &Value, key: &str| call[key].as_str().unwrap().to_owned();
+    similar.iter().map(|call| (text(call, "run"), text(call, "stage"), call["same"].as_bool().unwrap())).collect()
+}
+
+#[tokio::test]
+async fn a_card_names_similar_calls_of_runs_that_one_may_see_and_no_others() {
+    let world = world().await;
+    let (first, digest) = world.suspended("ann", json!({})).await;
+    assert_eq!(similar(&world, "ann", &first).await, []);
+    let (second, _) = world.suspended("bob", json!({})).await;
+    let open = |id: &str| vec![(id.to_owned(), "open".to_owned(), true)];
+    // Each owner sees its own, whoever decides both.
+    assert_eq!((similar(&world, "ann", &first).await, similar(&world, "bob", &second).await), (vec![], vec![]));
+    for reader in ["eve", "olga", "root"] {
+        assert_eq!(similar(&world, reader, &first).await, open(&second), "{reader}");
+        assert_eq!(similar(&world, reader, &second).await, open(&first), "{reader}");
+    }
+    let screen = world.whole("eve", &format!("/runs/{second}"), "text/plain").await;
+    assert!(screen.contains("the same call may still start") && screen.contains(&first), "{screen}");
+    let (status, run) = world.post("eve", &format!("/runs/{first}/decision?wait=true"), body_of("decision", &digest)).await;
+    assert_eq!((status, &run["state"], &run["attribution"]), (200, &"completed".into(), &"second_person".into()), "{run}");
+    // What is settled an approver does not see; who sees all is told that it is done.
+    assert_eq!(similar(&world, "eve", &second).await, []);
+    assert_eq!(similar(&world, "olga", &second).await, [(first.clone(), "done".to_owned(), true)]);
+    // Lists say by whom a run's writes were released.
+    let (_, page) = world.get("olga", "/runs").await;
+    let listed: BTreeMap<&str, &Value> =
+        page["items"].as_array().unwrap().iter().map(|run| (run["id"].as_str().unwrap(), &run["attribution"])).collect();
+    assert_eq!((listed[first.as_str()], listed[second.as_str()]), (&"second_person".into(), &Value::Null));
 }

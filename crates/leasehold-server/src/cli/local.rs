@@ -201,10 +201,12 @@ impl<'a> Local<'a> {
 
     /// The run with its whole journal.
     pub(crate) async fn details(&self, id: RunId) -> Result<Details, Failure> {
-        let details = self.runtime.details(id).await.map_err(|error| match error {
+        let mut details = self.runtime.details(id).await.map_err(|error| match error {
             OrderError::NotFound => self.no_such_run(&id.to_string()),
             other => order(other),
         })?;
+        // Whoever opens the store sees all of it.
+        details.similar = Some(self.runtime.similar(&details, None, |_| true).await.map_err(order)?);
         if let Some(why) = &details.unreadable {
             terminal::note(format!("it cannot be read whole, and what can be is shown: {why}"));
         }
@@ -217,6 +219,7 @@ impl<'a> Local<'a> {
             row: &details.row,
             entries: &details.entries,
             boot: &*self.clock,
+            similar: details.similar.as_ref(),
             now: self.now(),
             command: &self.context.command,
         }

@@ -6,7 +6,10 @@ use crate::{
     terminal::{Look, Screen, span},
     wire::{as_decided, on_card, standing_card},
 };
-use leasehold::run::{CallId, CardCall, OpenCall, State};
+use leasehold::{
+    SimilarStage,
+    run::{CallId, CardCall, OpenCall, State},
+};
 
 /// The calls that are still on the standing card, with their place in the row.
 fn open_calls<'a>(subject: &Subject<'a>) -> Vec<(CardCall, &'a OpenCall)> {
@@ -60,6 +63,7 @@ pub(crate) fn card(screen: &mut Screen, subject: &Subject<'_>, only: Option<&Cal
         }
         let preview = card.preview.as_deref().map(str::trim_end);
         match preview {
+            None if card.is_withheld() => fact("change", Look::Warn, "(only for who may decide about it)"),
             None => fact("change", Look::Plain, "(this tool has no preview)"),
             Some(text) if !text.contains('\n') => fact("change", Look::Strong, text),
             Some(_) => {}
@@ -70,6 +74,20 @@ pub(crate) fn card(screen: &mut Screen, subject: &Subject<'_>, only: Option<&Cal
         }
         screen.styled(Look::Faint, "    arguments");
         arguments(screen, 6, &card.arguments);
+        for similar in subject.similar.and_then(|similar| similar.get(&card.id)).into_iter().flatten() {
+            let like = if similar.same { "the same call" } else { "a similar call" };
+            let stage = match similar.stage {
+                SimilarStage::Open => "may still start",
+                SimilarStage::Started => "was started, its outcome is unknown",
+                SimilarStage::Done => "is done",
+            };
+            let place = if similar.run == subject.row.id { "this run".into() } else { format!("run {}", similar.run) };
+            let said = format!("{like} {stage}: {} of {place}, {}", similar.call, when(similar.at, subject.now));
+            screen.spans(&[span(Look::Faint, "    beware     "), span(Look::Warn, said)]);
+            if !similar.same {
+                arguments(screen, 8, &similar.arguments);
+            }
+        }
     }
     let schema = standing_card(subject.row, subject.entries).and_then(|standing| standing.card.schema.as_ref());
     if let Some(schema) = schema {

@@ -19,6 +19,7 @@ pub(crate) use verdict::sentence;
 use crate::terminal::Screen;
 use jiff::{Timestamp, Unit};
 use leasehold::{
+    Similar,
     clock::BootClock,
     run::{CallId, Effect, Entry, EntryBody, Fence, LeaseId, Reason, ReplyCall, Snapshot, body},
 };
@@ -37,6 +38,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) entries: &'a [Entry],
     /// The clock of local leases.
     pub(crate) boot: &'a dyn BootClock,
+    /// Calls like those on its card, where somebody looked for them.
+    pub(crate) similar: Option<&'a Similar>,
     /// Now.
     pub(crate) now: Timestamp,
     /// How this program is called, for the commands that are shown.

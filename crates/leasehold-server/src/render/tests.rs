@@ -44,6 +44,7 @@ fn row(state: State, reason: Option<Reason>) -> Snapshot {
         usage: Usage { input_tokens: 120, output_tokens: 30, cached_tokens: 0, cost_nano_usd: 0 },
         duplicates: 0,
         contradictions: 0,
+        attribution: None,
         chain: None,
         created_at: at(0),
         started_at: Some(at(0)),
@@ -131,6 +132,7 @@ fn suspended(arguments: Value, preview: Option<&str>) -> EntryBody {
             arguments: object(arguments),
             preview: preview.map(Into::into),
             precondition: None,
+            preview_for: None,
             why: None,
         }],
         schema: None,
@@ -200,7 +202,7 @@ fn doubtful_run() -> (Snapshot, Vec<Entry>) {
 fn shown(row: &Snapshot, entries: &[Entry], second: i64) -> String {
     let clock = ManualClock::new();
     let mut screen = Screen::new(false);
-    show(&mut screen, &Subject { row, entries, boot: &*clock, now: at(second), command: "leasehold" });
+    show(&mut screen, &Subject { row, entries, boot: &*clock, similar: None, now: at(second), command: "leasehold" });
     screen.into_text()
 }
 
@@ -252,7 +254,8 @@ fn a_doubt_tells_programs_what_it_tells_people() {
     };
     entries.push(Entry { sequence: 4, at: at(80), body: EntryBody::LateEvidence(late), ..entries[3].clone() });
     let told = |second| {
-        let subject = Subject { row: &row, entries: &entries, boot: &*clock, now: at(second), command: "leasehold" };
+        let subject =
+            Subject { row: &row, entries: &entries, boot: &*clock, similar: None, now: at(second), command: "leasehold" };
         serde_json::to_value(crate::wire::Run::new(&subject)).unwrap()["doubt"].clone()
     };
     assert_eq!(
@@ -280,7 +283,7 @@ fn a_doubt_tells_programs_what_it_tells_people() {
     }
     let mut settled = row.clone();
     settled.reason = Some(Reason::Abandoned);
-    let subject = Subject { row: &settled, entries: &entries, boot: &*clock, now: at(20), command: "leasehold" };
+    let subject = Subject { row: &settled, entries: &entries, boot: &*clock, similar: None, now: at(20), command: "leasehold" };
     assert_eq!(serde_json::to_value(crate::wire::Run::new(&subject)).unwrap().get("doubt"), None);
 }
 
@@ -427,6 +430,7 @@ fn the_wire_object_has_the_keys_of_the_contract() {
         row: &row,
         entries: &entries,
         boot: &*clock,
+        similar: None,
         now: at(10),
         command: "leasehold",
     }))
@@ -459,6 +463,7 @@ fn the_wire_object_has_the_keys_of_the_contract() {
         "started_at",
         "finished_at",
         "metadata",
+        "attribution",
     ];
     expected.sort_unstable();
     let mut sorted = keys;

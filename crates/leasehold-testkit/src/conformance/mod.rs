@@ -113,6 +113,7 @@ const CASES: &[Case] = cases![
     queries::lists_are_newest_first_and_paged,
     queries::each_filter_narrows_a_list,
     queries::a_page_has_a_bound,
+    queries::runs_that_called_a_tool_are_found_by_it,
     queries::settled_runs_are_untold_until_somebody_was_told_of_that_end,
     queries::a_run_is_found_by_the_end_of_its_id,
     queries::workers_live_until_their_time_or_word,

@@ -1,12 +1,12 @@
 //! Queues, sweeps and lists.
 
 use super::World;
-use crate::fixture::{EXTREME, TTL, at, completed, full, in_doubt, queued, running, waiting};
+use crate::fixture::{EXTREME, TTL, at, completed, full, in_doubt, queued, record, running, waiting};
 use leasehold::{
     clock::BootClock as _,
     limits::PAGE_MAX,
     run::{Claimer, LeaseTime, RunId, Snapshot, State},
-    store::{Filter, Lapse, Visible},
+    store::{Answer, Filter, Lapse, Visible, Write},
 };
 use std::time::Duration;
 
@@ -236,6 +236,42 @@ pub(super) async fn what_the_workers_serve_comes_back_as_it_was_last_said(world:
     let mut workers = world.subject.reopen().await.workers().await.unwrap();
     workers.sort_by_key(|w| w.agents.contains(EXTREME));
     assert_eq!(workers, [serving("a"), serving(EXTREME)]);
+}
+
+pub(super) async fn runs_that_called_a_tool_are_found_by_it(world: World) {
+    let called = |row: &Snapshot, ms: i64, tools: &[&str]| {
+        let mut write = record(row, "asked");
+        write.entries.iter_mut().for_each(|entry| entry.at = at(ms));
+        Write { called: tools.iter().map(|&tool| tool.to_owned()).collect(), ..write }
+    };
+    let shared = Snapshot { team: Some("docks".into()), initiator: "ann".into(), ..running("a") };
+    let (one, two, three) = (world.add(running("a")).await, world.add(shared).await, world.add(running("a")).await);
+    let one_now = world.apply(called(&one, 10, &["t", "u", EXTREME])).await;
+    world.apply(called(&two, 20, &["t"])).await;
+    // One that is refused says nothing.
+    let stale = called(&Snapshot { sequence: 9, ..three.clone() }, 20, &["t"]);
+    assert_eq!(world.store.write(stale).await.unwrap(), Answer::Moved);
+    let store = world.subject.reopen().await;
+    let callers = async |tool, since, to: Option<&Visible>, limit| store.callers(tool, at(since), to, limit).await.unwrap();
+    assert_eq!(callers("t", 0, None, usize::MAX).await, [two.id, one.id]);
+    assert_eq!(callers("t", 0, None, 1).await, [two.id]);
+    assert_eq!(callers("t", 11, None, 9).await, [two.id]);
+    assert_eq!(callers("u", 10, None, 9).await, [one.id]);
+    assert_eq!(callers(EXTREME, 10, None, 9).await, [one.id]);
+    assert_eq!(callers("v", 0, None, 9).await, []);
+    let sees = |owner: &str, initiator: &str, team: &str| Visible {
+        owner: owner.into(),
+        initiator: initiator.into(),
+        teams: vec!["x".into(), team.into()],
+    };
+    assert_eq!(callers("t", 0, Some(&sees(&one.owner, "-", "-")), 9).await, [two.id, one.id]);
+    assert_eq!(callers("t", 0, Some(&sees("-", "ann", "-")), 9).await, [two.id]);
+    assert_eq!(callers("t", 0, Some(&sees("-", "-", "docks")), 9).await, [two.id]);
+    assert_eq!(callers("t", 0, Some(&sees("-", "-", "-")), 9).await, []);
+    // The time of the last one counts.
+    world.apply(called(&one_now, 30, &["t"])).await;
+    assert_eq!(callers("t", 0, None, 9).await, [one.id, two.id]);
+    assert_eq!(callers("t", 30, None, 9).await, [one.id]);
 }
 
 pub(super) async fn settled_runs_are_untold_until_somebody_was_told_of_that_end(world: World) {

@@ -149,7 +149,17 @@ pub(super) async fn a_journal_is_read_in_pages(world: World) {
     let write_id = WriteId::random();
     let entries = (1..=9).map(|n| Entry { write_id, ..entry(n, "e") }).collect();
     let next = Snapshot { sequence: 10, ..row.clone() };
-    world.apply(Write { write_id, guard: guard(&row), next, lease: LeaseOp::Keep, entries, charges: Vec::new() }).await;
+    world
+        .apply(Write {
+            write_id,
+            guard: guard(&row),
+            next,
+            lease: LeaseOp::Keep,
+            entries,
+            charges: Vec::new(),
+            called: Vec::new(),
+        })
+        .await;
     let numbers = |page: Vec<Entry>| page.iter().map(|e| e.sequence).collect::<Vec<_>>();
     assert_eq!(numbers(world.store.journal(row.id, 0, 4).await.unwrap()), [0, 1, 2, 3]);
     assert_eq!(numbers(world.store.journal(row.id, 4, 4).await.unwrap()), [4, 5, 6, 7]);

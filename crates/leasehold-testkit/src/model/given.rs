@@ -154,6 +154,7 @@ pub(super) fn suspend(calls: &[CallId]) -> Act {
         arguments: Map::new(),
         preview: None,
         precondition: None,
+        preview_for: None,
         why: None,
     });
     let card =

@@ -9,7 +9,7 @@ use leasehold::{
     run::{Claimer, Entry, LeaseTime, RunId, Snapshot},
     store::{
         Answer, Choose, Chosen, Filter, Held, Insert, Inserted, Lapsed, Listed, Look, ReadError, Record, Renewer, Store,
-        Unavailable, Wanted, Write,
+        Unavailable, Visible, Wanted, Write,
     },
 };
 use std::{
@@ -196,6 +196,15 @@ impl Store for SimStore {
     }
     async fn overdue(&self, now: Timestamp, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>, Unavailable> {
         self.through(self.inner.overdue(now, after, limit)).await
+    }
+    async fn callers(
+        &self,
+        tool: &str,
+        since: Timestamp,
+        visible_to: Option<&Visible>,
+        limit: usize,
+    ) -> Result<Vec<RunId>, Unavailable> {
+        self.through(self.inner.callers(tool, since, visible_to, limit)).await
     }
     async fn untold(&self, since: Timestamp, limit: usize) -> Result<Vec<(RunId, Timestamp)>, Unavailable> {
         self.through(self.inner.untold(since, limit)).await

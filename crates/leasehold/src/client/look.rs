@@ -1,7 +1,10 @@
 //! What there is to see: runs, their records, what waits for a person.
 
 use super::*;
-use crate::run::chain::{self, ChainError, Exported};
+use crate::run::{
+    self,
+    chain::{self, ChainError, Exported},
+};
 
 /// A run as it stands, with its whole journal.
 #[derive(Clone, Debug)]
@@ -14,9 +17,17 @@ pub struct Details {
     pub story: Story,
     /// Why the journal or the whole row is not shown, where it does not decode.
     pub unreadable: Option<String>,
+    /// Calls like those on its card, where somebody looked for them.
+    pub similar: Option<Similar>,
 }
 
 impl Details {
+    /// Takes away the words of tools that are only for who decides about them, where whoever looks does not.
+    pub fn withhold(&mut self, decides: impl Fn(&str) -> bool) {
+        self.entries.iter_mut().for_each(|entry| run::withhold(&mut entry.body, &decides));
+        self.story = Story::of(&self.entries);
+    }
+
     /// What a decision has to name, while the run waits for one.
     pub fn digest(&self) -> Option<&str> {
         self.row.turn.as_ref().filter(|_| self.row.state.is_waiting())?.digest.as_deref()
@@ -91,7 +102,7 @@ impl Runtime {
             (unreadable, _) => (entries, unreadable),
         };
         let story = Story::of(&entries);
-        Ok(Details { row, entries, story, unreadable })
+        Ok(Details { row, entries, story, unreadable, similar: None })
     }
 
     /// Compares a run's journal with its chain, and with heads that were exported before; the head as it is now.

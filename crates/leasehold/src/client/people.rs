@@ -277,8 +277,7 @@ impl Runtime {
             };
             let arguments: Map<String, Value> = call.arguments.clone().unwrap_or_default();
             gate.validate(tool, arguments.clone()).map_err(OrderError::Invalid)?;
-            let (preview, precondition) = previewed(tool, &arguments).await;
-            call.edited_card = Some(EditedCard { preview, precondition });
+            call.edited_card = Some(previewed(tool, &arguments).await);
         }
         Ok(())
     }

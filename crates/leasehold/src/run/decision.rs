@@ -2,6 +2,7 @@
 
 use super::{
     ids::{CallId, RunId},
+    journal::EntryBody,
     state::Effect,
 };
 use serde::{Deserialize, Serialize};
@@ -40,12 +41,15 @@ pub struct CardCall {
     /// What has to hold when it starts, where the tool has such a condition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precondition: Option<String>,
+    /// Preview and precondition are shown only to who may decide about this tool; none: to everybody who sees the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preview_for: Option<String>,
     /// Why a person is asked, where it is not simply the approval policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
-/// Preview and precondition of arguments that a person put in the place of the model's: they stand for those of the card.
+/// Preview and precondition of arguments: the model's, or those that a person put in their place, which then stand for those of the card.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EditedCard {
     /// What would change, in the tool's words; none where it has no preview.
@@ -54,16 +58,34 @@ pub struct EditedCard {
     /// What has to hold when it starts, where the tool has such a condition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precondition: Option<String>,
+    /// Preview and precondition are shown only to who may decide about this tool; none: to everybody who sees the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preview_for: Option<String>,
+}
+
+impl EditedCard {
+    /// Takes away what somebody may not see who `decides` about these tools only.
+    fn withhold(&mut self, decides: &dyn Fn(&str) -> bool) {
+        if self.preview_for.as_deref().is_some_and(|tool| !decides(tool)) {
+            self.preview = None;
+            self.precondition = None;
+        }
+    }
 }
 
 impl CardCall {
+    /// The tool's words were taken away from whoever looks.
+    pub fn is_withheld(&self) -> bool {
+        self.preview.is_none() && self.preview_for.is_some()
+    }
+    /// With what the tool says of the arguments.
+    pub fn taken(self, card: EditedCard) -> Self {
+        let EditedCard { preview, precondition, preview_for } = card;
+        Self { preview, precondition, preview_for, ..self }
+    }
     /// As it is after a person changed the arguments: what was taken of the old ones does not count for the new ones.
-    pub fn edited(mut self, arguments: Map<String, Value>, card: Option<EditedCard>) -> Self {
-        let EditedCard { preview, precondition } = card.unwrap_or_default();
-        self.arguments = arguments;
-        self.preview = preview;
-        self.precondition = precondition;
-        self
+    pub fn edited(self, arguments: Map<String, Value>, card: Option<EditedCard>) -> Self {
+        Self { arguments, ..self }.taken(card.unwrap_or_default())
     }
 }
 
@@ -91,6 +113,27 @@ pub struct TurnCard {
     /// For an input: what the values look like.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<Value>,
+}
+
+/// Takes away from an entry the words of tools that are only for who decides about them, where whoever looks does not.
+pub fn withhold(entry: &mut EntryBody, decides: &dyn Fn(&str) -> bool) {
+    match entry {
+        EntryBody::Suspended(suspended) => {
+            for call in &mut suspended.card.calls {
+                let mut taken = EditedCard {
+                    preview: call.preview.take(),
+                    precondition: call.precondition.take(),
+                    preview_for: call.preview_for.take(),
+                };
+                taken.withhold(decides);
+                *call = call.clone().taken(taken);
+            }
+        }
+        EntryBody::Approval(approval) => {
+            approval.calls.iter_mut().filter_map(|call| call.edited_card.as_mut()).for_each(|card| card.withhold(decides));
+        }
+        _ => {}
+    }
 }
 
 /// SHA-256 of the canonical JSON (RFC 8785) of a value, in hex.

@@ -8,7 +8,7 @@ use super::{
     ids::CallId,
     journal::{EntryBody, body},
     snapshot::Snapshot,
-    state::{Outcome, Principal, PrincipalKind, Reason, Recovery, ResolutionKind, SegmentKind, State, Via},
+    state::{Attribution, Outcome, Principal, PrincipalKind, Reason, Recovery, ResolutionKind, SegmentKind, State, Via},
     transition::{RESTORE_JUMP, Rejection},
 };
 use serde_json::Value;
@@ -53,7 +53,7 @@ pub(super) fn order(mut draft: Draft<'_>, by: Principal, order: Order) -> Result
                 return Err(Rejection::UnknownCall(call_id));
             }
             if call.effect.is_write() {
-                releases(&draft, &by)?;
+                release(&mut draft, &by)?;
             }
             if let Some(call) = draft.call_mut(&call_id) {
                 call.needs_person = false;
@@ -99,7 +99,7 @@ fn on_this_turn(draft: &Draft<'_>, digest: &str) -> Result<(), Rejection> {
 }
 
 /// Who may let a write start: never a machine, and under four eyes neither the initiator nor the author of an edit.
-fn releases(draft: &Draft<'_>, by: &Principal) -> Result<(), Rejection> {
+fn release(draft: &mut Draft<'_>, by: &Principal) -> Result<(), Rejection> {
     if by.kind == PrincipalKind::Machine {
         return Err(Rejection::MachineMayNotRelease);
     }
@@ -107,6 +107,8 @@ fn releases(draft: &Draft<'_>, by: &Principal) -> Result<(), Rejection> {
     if draft.row.second_approver && (by.id == draft.row.initiator || edited) {
         return Err(Rejection::SelfApproval(by.id.clone()));
     }
+    let of = Attribution::of(by, &draft.row.initiator);
+    draft.next.attribution = Some(draft.next.attribution.map_or(of, |weakest| weakest.min(of)));
     Ok(())
 }
 
@@ -123,7 +125,7 @@ fn decide(
         return Err(Rejection::EmptyCard);
     }
     if calls.iter().any(|c| c.approved) {
-        releases(draft, &by)?;
+        release(draft, &by)?;
     }
     if draft.row.second_approver && calls.iter().any(|c| c.approved && c.arguments.is_some()) {
         // Under four eyes other arguments are a proposal, which somebody else releases.
@@ -274,7 +276,7 @@ fn resolve(draft: &mut Draft<'_>, said: Resolution) -> Result<(), Rejection> {
         return Err(Rejection::StaleDoubt);
     };
     if said.outcome == ResolutionKind::NotLanded {
-        releases(draft, &said.by)?;
+        release(draft, &said.by)?;
         if draft.now.wall < fence.in_flight_until {
             return Err(Rejection::TooEarly(fence.in_flight_until));
         }

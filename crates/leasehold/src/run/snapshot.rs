@@ -4,7 +4,7 @@
 use super::{
     chain::Chain,
     ids::{CallId, LeaseId, RunId},
-    state::{Effect, LateAnswer, Mode, OnExpiry, Outcome, Reason, Recovery, SegmentKind, State},
+    state::{Attribution, Effect, LateAnswer, Mode, OnExpiry, Outcome, Reason, Recovery, SegmentKind, State},
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -280,6 +280,8 @@ pub struct Snapshot {
     pub duplicates: u32,
     /// Times that a process said of its call what the recorded outcome does not: the opposite, or what nobody knew.
     pub contradictions: u32,
+    /// By whom its writes were released so far: the weakest of them.
+    pub attribution: Option<Attribution>,
     /// What binds its journal; none where an older version made it.
     pub chain: Option<Chain>,
     /// When it was created.

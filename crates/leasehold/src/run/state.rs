@@ -266,6 +266,31 @@ pub struct Principal {
     pub method: Option<String>,
 }
 
+words!(
+    /// Who released a write, beside who is behind the run; from the weakest to the strongest.
+    Attribution {
+        /// A machine, or nobody that is known.
+        Unknown,
+        /// The person who is behind the run.
+        #[serde(rename = "self")]
+        #[strum(serialize = "self")]
+        Initiator,
+        /// Somebody else.
+        SecondPerson,
+    }
+);
+
+impl Attribution {
+    /// Of what somebody said about a run of this initiator.
+    pub fn of(by: &Principal, initiator: &str) -> Self {
+        match by.kind {
+            PrincipalKind::Machine => Self::Unknown,
+            PrincipalKind::Person if by.id == initiator => Self::Initiator,
+            PrincipalKind::Person => Self::SecondPerson,
+        }
+    }
+}
+
 impl Principal {
     /// A person.
     pub fn person(id: impl Into<String>) -> Self {

@@ -249,6 +249,7 @@ pub fn birth(new: NewRun, grant: Option<Grant>, now: &Now) -> Delta {
         usage: super::snapshot::Usage::default(),
         duplicates: 0,
         contradictions: 0,
+        attribution: None,
         chain: None,
         created_at: now.wall,
         started_at: (state == State::Running).then_some(now.wall),

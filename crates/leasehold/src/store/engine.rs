@@ -16,7 +16,7 @@ use crate::{
 };
 use backon::{ExponentialBuilder, Retryable};
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -149,6 +149,24 @@ fn soon() -> ExponentialBuilder {
         .with_max_delay(Duration::from_millis(500))
         .with_jitter()
         .without_max_times()
+}
+
+/// The tools that write of which these entries show a person a call, or stamp one.
+fn called(entries: &[Entry]) -> Vec<String> {
+    let mut tools = BTreeSet::new();
+    for entry in entries {
+        match &entry.body {
+            EntryBody::Suspended(suspended) => {
+                let writes = suspended.card.calls.iter().filter(|call| call.tool.effect.is_write());
+                tools.extend(writes.map(|call| call.tool.name.clone()));
+            }
+            EntryBody::WriteStamped(stamped) | EntryBody::WriteRestamped(stamped) => {
+                tools.insert(stamped.tool.clone());
+            }
+            _ => {}
+        }
+    }
+    tools.into_iter().collect()
 }
 
 impl Drafted {
@@ -335,9 +353,9 @@ impl Engine {
         let guard =
             Guard { sequence: row.sequence, epoch: row.epoch, lease_id: row.lease.as_ref().map(|l| l.lease_id), expiry };
         let changes = !entries.is_empty() || lease != LeaseChange::Keep;
-        let sealed = self.sealed(row.id, &entries)?;
-        let lease = self.lease_op(lease);
-        let write = changes.then(|| Write { write_id, guard, next: next.clone(), lease, entries: sealed, charges: Vec::new() });
+        let (sealed, called) = (self.sealed(row.id, &entries)?, called(&entries));
+        let (lease, charges) = (self.lease_op(lease), Vec::new());
+        let write = changes.then(|| Write { write_id, guard, next: next.clone(), lease, entries: sealed, charges, called });
         Ok(Drafted { write, done: Done { row: next, entries } })
     }
 

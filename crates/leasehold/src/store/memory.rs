@@ -3,7 +3,7 @@
 
 use super::{
     Answer, Choose, Chosen, Filter, Guard, Held, Insert, Inserted, Lapse, Lapsed, LeaseOp, Listed, Look, ReadError, Record,
-    Renewer, RequestKey, Store, Unavailable, Wanted, Write, record, shape,
+    Renewer, RequestKey, Store, Unavailable, Visible, Wanted, Write, record, shape,
 };
 use crate::{
     clock::BootClock,
@@ -33,6 +33,7 @@ struct Tables {
     workers: HashMap<String, (LeaseTime, Claimer)>,
     effects: HashMap<(String, RunId, CallId), (Timestamp, i64)>,
     records: BTreeMap<(String, String), Record>,
+    callers: HashMap<(String, RunId), Timestamp>,
 }
 
 #[derive(Debug)]
@@ -107,6 +108,7 @@ impl Shared {
         if let Some(charge) = over {
             return Ok(Answer::OverBudget(charge.budget.clone()));
         }
+        let called_at = write.entries.last().map(|entry| entry.at);
         let mut next = write.next;
         match write.lease {
             LeaseOp::Keep => next.lease = stored.row.lease.clone(),
@@ -121,11 +123,20 @@ impl Shared {
         stored.row = next;
         stored.journal.extend(with_write_id(write.entries, write.write_id));
         let end = lease_end(&stored.row);
+        if let Some(at) = called_at {
+            tables.callers.extend(write.called.into_iter().map(|tool| ((tool, run), at)));
+        }
         for charge in write.charges {
             tables.effects.entry((charge.budget, run, charge.call)).or_insert((charge.at, charge.amount));
         }
         Ok(Answer::Applied(end))
     }
+}
+
+fn sees(seen: &Visible, row: &Snapshot) -> bool {
+    row.owner == seen.owner
+        || row.initiator == seen.initiator
+        || row.team.as_ref().is_some_and(|team| seen.teams.contains(team))
 }
 
 /// What other calls have spent of a budget.
@@ -207,11 +218,7 @@ impl Store for MemoryStore {
                 && filter.owner.as_ref().is_none_or(|o| *o == row.owner)
                 && filter.reason.as_ref().is_none_or(|r| row.reason.is_some_and(|x| x.as_str() == r))
                 && filter.since.is_none_or(|s| row.created_at >= s)
-                && filter.visible_to.as_ref().is_none_or(|seen| {
-                    row.owner == seen.owner
-                        || row.initiator == seen.initiator
-                        || row.team.as_ref().is_some_and(|team| seen.teams.contains(team))
-                })
+                && filter.visible_to.as_ref().is_none_or(|seen| sees(seen, row))
                 && (!filter.flagged_only || row.duplicates > 0 || row.contradictions > 0)
         };
         Ok(tables
@@ -282,6 +289,22 @@ impl Store for MemoryStore {
             .take(shape::page(limit))
             .map(|r| r.id)
             .collect())
+    }
+
+    async fn callers(
+        &self,
+        tool: &str,
+        since: Timestamp,
+        visible_to: Option<&Visible>,
+        limit: usize,
+    ) -> Result<Vec<RunId>, Unavailable> {
+        let tables = self.shared.tables();
+        let shown = |id: &RunId| tables.runs.get(id).is_some_and(|s| visible_to.is_none_or(|to| sees(to, &s.row)));
+        let of = tables.callers.iter().filter(|((of, id), at)| of == tool && **at >= since && shown(id));
+        let mut found: Vec<(Timestamp, RunId)> = of.map(|((_, id), at)| (*at, *id)).collect();
+        found.sort_by_key(|newest| std::cmp::Reverse(*newest));
+        found.truncate(shape::page(limit));
+        Ok(found.into_iter().map(|(_, id)| id).collect())
     }
 
     async fn untold(&self, since: Timestamp, limit: usize) -> Result<Vec<(RunId, Timestamp)>, Unavailable> {
@@ -383,6 +406,7 @@ fn listed(row: &Snapshot) -> Listed {
         cancel_requested: row.cancel_requested,
         duplicates: row.duplicates,
         contradictions: row.contradictions,
+        attribution: row.attribution.map(|a| a.as_str().to_owned()),
         created_at: row.created_at,
         since: row.since,
     }

@@ -115,6 +115,8 @@ pub struct Write {
     pub entries: Vec<Entry>,
     /// Counted in the same transaction; where one is too much, nothing is written.
     pub charges: Vec<Charge>,
+    /// The tools that write of which its entries show a person a call, or stamp one; each once.
+    pub called: Vec<String>,
 }
 
 /// The store said no, for a reason of its own (a permission, a full disk): certainly nothing of it is there.
@@ -240,6 +242,8 @@ pub struct Listed {
     pub duplicates: u32,
     /// Times that a process said the opposite of a recorded outcome.
     pub contradictions: u32,
+    /// By whom its writes were released, the weakest of them.
+    pub attribution: Option<String>,
     /// Created.
     pub created_at: Timestamp,
     /// Waits or is dead since.
@@ -381,6 +385,15 @@ pub trait Store: Send + Sync + fmt::Debug {
     async fn lapsed(&self, ttl: Duration, after: Option<RunId>, limit: usize) -> Result<Vec<Lapsed>, Unavailable>;
     /// Waiting rows whose deadline passed at `now`.
     async fn overdue(&self, now: Timestamp, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>, Unavailable>;
+    /// Runs that showed a person a call of this tool, or stamped one, at or after `since`, and that are visible: those that did so last,
+    /// first; at most `limit` (and [`PAGE_MAX`](crate::limits::PAGE_MAX)).
+    async fn callers(
+        &self,
+        tool: &str,
+        since: Timestamp,
+        visible_to: Option<&Visible>,
+        limit: usize,
+    ) -> Result<Vec<RunId>, Unavailable>;
     /// Settled rows of which nobody was told as they settled last, that settled at or after `since`, with that time: those that settled
     /// first, first; at most `limit` (and [`PAGE_MAX`](crate::limits::PAGE_MAX)). Rows of which somebody was told cost nothing.
     async fn untold(&self, since: Timestamp, limit: usize) -> Result<Vec<(RunId, Timestamp)>, Unavailable>;

@@ -140,6 +140,7 @@ pub(crate) fn card(kind: WaitKind, calls: &[CallId]) -> TurnCard {
         arguments: Map::new(),
         preview: None,
         precondition: None,
+        preview_for: None,
         why: None,
     });
     TurnCard { kind, turn: 1, agent_version: "v1".into(), calls: calls.collect(), schema: None }

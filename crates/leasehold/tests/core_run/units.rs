@@ -160,7 +160,7 @@ fn bodies(text: &str, value: &Value) -> Vec<EntryBody> {
         attempt: 2,
         endpoint: t(),
     };
-    let edited_card = Some(EditedCard { preview: Some(t()), precondition: Some(t()) });
+    let edited_card = Some(EditedCard { preview: Some(t()), precondition: Some(t()), preview_for: Some(t()) });
     let said = body::Decided { call_id: id(), approved: true, reason: Some(t()), arguments: Some(map()), edited_card };
     let Recorded::Reply { mut reply, .. } = reply(1, &[(Effect::ReadOnly, true)]) else { panic!() };
     (reply.text, reply.opaque, reply.calls[0].raw_arguments, reply.calls[0].arguments) =

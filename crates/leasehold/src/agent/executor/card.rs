@@ -8,7 +8,7 @@ use crate::{
         tool::{Arguments, Previewed, Tool},
     },
     limits,
-    run::{CardCall, ReplyCall, Story, ToolIdentity, TurnCard, WaitKind},
+    run::{CardCall, EditedCard, ReplyCall, Story, ToolIdentity, TurnCard, WaitKind},
 };
 use std::sync::Arc;
 
@@ -43,12 +43,13 @@ impl Executor {
         let mut calls = Vec::with_capacity(shown.len());
         for Shown { call, arguments, why } in shown {
             let tool = self.registry.tool(&call.tool);
-            let (preview, precondition) = match tool {
+            let taken = match tool {
                 Some(tool) => previewed(tool, &arguments).await,
-                None => (None, None),
+                None => EditedCard::default(),
             };
-            let identity = tool.map_or_else(|| unknown_identity(&call), Tool::identity);
-            calls.push(CardCall { id: call.id, tool: identity, arguments, preview, precondition, why });
+            let tool = tool.map_or_else(|| unknown_identity(&call), Tool::identity);
+            let (preview, precondition, preview_for) = (None, None, None);
+            calls.push(CardCall { id: call.id, tool, arguments, preview, precondition, preview_for, why }.taken(taken));
         }
         TurnCard { kind: WaitKind::Approval, turn, agent_version: agent.version(), calls, schema: None }
     }
@@ -67,12 +68,13 @@ fn unknown_identity(call: &ReplyCall) -> ToolIdentity {
 }
 
 /// Preview and precondition of a call, as a card has them.
-pub(crate) async fn previewed(tool: &Tool, arguments: &Arguments) -> (Option<String>, Option<String>) {
-    match preview(tool, arguments).await {
+pub(crate) async fn previewed(tool: &Tool, arguments: &Arguments) -> EditedCard {
+    let (preview, precondition) = match preview(tool, arguments).await {
         Some(Ok(previewed)) => (Some(bounded(&previewed.text)), previewed.precondition),
         Some(Err(why)) => (Some(format!("no preview, you are deciding without one: {}", excerpt(&why, 500))), None),
         None => (None, None),
-    }
+    };
+    EditedCard { preview, precondition, preview_for: tool.previews_only_deciders().then(|| tool.spec().name.clone()) }
 }
 
 /// At most so many lines, each of at most so many characters.

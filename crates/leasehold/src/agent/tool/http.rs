@@ -18,7 +18,7 @@ mod verify;
 
 pub use config::{
     Absent, BodyKind, ConfiguredApproval, ConfiguredEffect, HeaderSource, HttpToolConfig, HttpToolError, LookConfig, Outcomes,
-    VerifyConfig,
+    ShownTo, VerifyConfig,
 };
 
 use super::{
@@ -131,6 +131,10 @@ impl HttpTool {
         let preview = HttpPreview {
             preview: look("preview", &config.preview)?,
             precondition: look("precondition", &config.precondition)?,
+            only_deciders: [&config.preview, &config.precondition]
+                .into_iter()
+                .flatten()
+                .any(|look| look.shown_to == ShownTo::Deciders),
         };
         let preview = (preview.preview.is_some() || preview.precondition.is_some()).then_some(preview);
         let caller =

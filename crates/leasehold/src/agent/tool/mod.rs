@@ -109,6 +109,10 @@ pub trait Preview: Send + Sync {
     /// # Errors
     /// A sentence that says why there is no preview.
     async fn preview(&self, arguments: &Arguments) -> Result<Previewed, String>;
+    /// What it says is only for who may decide about the call, not for everybody who sees the run.
+    fn only_deciders(&self) -> bool {
+        false
+    }
 }
 
 /// What a preview says.
@@ -253,6 +257,11 @@ impl Tool {
             Self::Read(_) => Approval::None,
             Self::Write(_, approval) => *approval,
         }
+    }
+    /// Its preview is only for who may decide about the call.
+    pub(crate) fn previews_only_deciders(&self) -> bool {
+        let Self::Write(tool, _) = self else { return false };
+        tool.preview().is_some_and(Preview::only_deciders)
     }
     /// Which tool exactly.
     pub fn identity(&self) -> ToolIdentity {

@@ -10,7 +10,7 @@
 use super::{
     LeaseClock,
     connections::{Again, Connections, Failed, Query},
-    row::{self, EntryArrays, EntryColumns, GuardArrays, GuardColumns, RowArrays, RowColumns},
+    row::{self, CalledArrays, CalledColumns, EntryArrays, EntryColumns, GuardArrays, GuardColumns, RowArrays, RowColumns},
     sql::{self, Params},
 };
 use crate::{
@@ -51,6 +51,7 @@ pub(super) struct Encoded {
     row: RowColumns,
     guard: GuardColumns,
     entries: Vec<EntryColumns>,
+    called: Vec<CalledColumns>,
     id: RunId,
     write_id: WriteId,
     bytes: usize,
@@ -63,7 +64,8 @@ impl Encoded {
         let entries: Vec<EntryColumns> = write.entries.iter().map(|e| EntryColumns::of(id, write_id, e)).collect();
         let row = RowColumns::of(&write.next, write.lease);
         let bytes = row.turn.as_ref().map_or(0, String::len) + entries.iter().map(|e| e.entry_payload.len()).sum::<usize>();
-        Self { row, guard: GuardColumns::of(&write.guard, write.lease), entries, id, write_id, bytes }
+        let (guard, called) = (GuardColumns::of(&write.guard, write.lease), CalledColumns::of(write));
+        Self { row, guard, entries, called, id, write_id, bytes }
     }
 }
 
@@ -126,16 +128,19 @@ pub(super) async fn write_many(
 ) -> Result<Written, Failed> {
     let now = clock.now();
     let (mut rows, mut guards, mut entries) = (RowArrays::default(), GuardArrays::default(), EntryArrays::default());
+    let mut called = CalledArrays::default();
     for write in writes.iter().map(Borrow::borrow) {
         rows.push(&write.row);
         guards.push(&write.guard);
         write.entries.iter().for_each(|e| entries.push(e));
+        write.called.iter().for_each(|c| called.push(c));
     }
     let mut params = Params::default();
     rows.bind(&mut params);
     guards.bind(&mut params);
     now.bind(&mut params);
     entries.bind(&mut params);
+    called.bind(&mut params);
     let written = to.query(&sql::WRITE_RUNS, &params).await?;
     written.iter().map(|row| Ok((row::run_id(row).map_err(unread)?, tried(row)?))).collect()
 }
@@ -253,11 +258,14 @@ impl Task {
         let now = self.clock.now();
         let mut entries = EntryArrays::default();
         write.entries.iter().for_each(|e| entries.push(e));
+        let mut called = CalledArrays::default();
+        write.called.iter().for_each(|c| called.push(c));
         let mut params = Params::default();
         write.row.bind(&mut params);
         write.guard.bind(&mut params);
         now.bind(&mut params);
         entries.bind(&mut params);
+        called.bind(&mut params);
         let rows = self.connections.query(&sql::WRITE_RUN, &params).await?;
         rows.first().map(tried).transpose()
     }

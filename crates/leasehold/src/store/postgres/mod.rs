@@ -41,7 +41,7 @@ use self::{
 };
 use super::{
     Answer, Choose, Chosen, Filter, Hint, Insert, Inserted, Lapse, Lapsed, Listed, ReadError, Record, Renewer, RequestKey,
-    Store, Unavailable, Wanted, Write, shape,
+    Store, Unavailable, Visible, Wanted, Write, shape,
 };
 use crate::{
     clock::BootClock,
@@ -242,6 +242,12 @@ fn corrupt(run: RunId, Damaged(why): Damaged, rest: Option<Snapshot>) -> ReadErr
     ReadError::Corrupt { run, why, rest: rest.map(Box::new) }
 }
 
+/// Owner, initiator and teams whose runs are shown; no owner: everybody's.
+fn seen_by(visible_to: Option<&Visible>) -> (Option<String>, Option<String>, Vec<String>) {
+    let teams = visible_to.iter().flat_map(|seen| &seen.teams).map(|team| stored(team)).collect();
+    (visible_to.map(|seen| stored(&seen.owner)), visible_to.map(|seen| stored(&seen.initiator)), teams)
+}
+
 #[async_trait]
 impl Store for PostgresStore {
     async fn insert(&self, insert: Insert) -> Result<Inserted, Unavailable> {
@@ -286,9 +292,7 @@ impl Store for PostgresStore {
         let states = (!filter.states.is_empty()).then(|| filter.states.iter().map(|s| s.as_str()).collect());
         let (agent, owner) = (filter.agent.as_deref().map(stored), filter.owner.as_deref().map(stored));
         let reason = filter.reason.as_deref().map(stored);
-        let seen = filter.visible_to.as_ref();
-        let (see_owner, see_initiator) = (seen.map(|s| stored(&s.owner)), seen.map(|s| stored(&s.initiator)));
-        let see_teams: Vec<String> = seen.iter().flat_map(|s| &s.teams).map(|team| stored(team)).collect();
+        let (see_owner, see_initiator, see_teams) = seen_by(filter.visible_to.as_ref());
         let since_ms = filter.since.map(Timestamp::as_millisecond);
         let (before, limit) = (before_or_last(before), limited(limit));
         let mut params = Params::default();
@@ -358,6 +362,26 @@ impl Store for PostgresStore {
         let mut params = Params::default();
         params.one("now_ms", &now_ms).one("after", &after).one("limit", &limit);
         self.rows(&sql::OVERDUE, &params, row::run_id).await
+    }
+
+    async fn callers(
+        &self,
+        tool: &str,
+        since: Timestamp,
+        visible_to: Option<&Visible>,
+        limit: usize,
+    ) -> Result<Vec<RunId>, Unavailable> {
+        let (tool, since_ms, limit) = (stored(tool), since.as_millisecond(), limited(limit));
+        let (see_owner, see_initiator, see_teams) = seen_by(visible_to);
+        let mut params = Params::default();
+        params
+            .one("tool", &tool)
+            .one("since_ms", &since_ms)
+            .one("see_owner", &see_owner)
+            .one("see_initiator", &see_initiator)
+            .many("see_teams", &see_teams)
+            .one("limit", &limit);
+        self.rows(&sql::CALLERS, &params, row::run_id).await
     }
 
     async fn untold(&self, since: Timestamp, limit: usize) -> Result<Vec<(RunId, Timestamp)>, Unavailable> {

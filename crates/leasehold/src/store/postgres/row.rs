@@ -10,7 +10,7 @@ use crate::{
         CallId, Chain, Effect, Entry, EntryBody, Fence, Hash256, Lease, LeaseId, LeaseTime, Mode, OpenTurn, Recovery, RunId,
         SegmentKind, Snapshot, State, Usage, WriteId,
     },
-    store::{Guard, LeaseOp, Listed, shape},
+    store::{Guard, LeaseOp, Listed, Write, shape},
 };
 use jiff::Timestamp;
 use std::{fmt, str::FromStr};
@@ -95,6 +95,7 @@ columns! {
         cost_nano_usd: i64,
         duplicates: i64,
         contradictions: i64,
+        attribution: Option<&'static str>,
         chain_salt: Option<Vec<u8>>,
         chain_head: Option<Vec<u8>>,
         created_at_ms: i64,
@@ -184,6 +185,7 @@ impl RowColumns {
             cost_nano_usd: total(row.usage.cost_nano_usd),
             duplicates: row.duplicates.into(),
             contradictions: row.contradictions.into(),
+            attribution: row.attribution.map(|a| a.as_str()),
             chain_salt: row.chain.map(|c| c.salt.0.to_vec()),
             chain_head: row.chain.map(|c| c.head.0.to_vec()),
             created_at_ms: row.created_at.as_millisecond(),
@@ -192,6 +194,27 @@ impl RowColumns {
             since_ms: row.since.as_millisecond(),
             ttl_ns,
         }
+    }
+}
+
+columns! {
+    /// A tool that a write called.
+    CalledColumns, CalledArrays {
+        called_tool: String,
+        called_run: Uuid,
+        called_at_ms: i64,
+    }
+}
+
+impl CalledColumns {
+    /// Of each tool that this write called.
+    pub(super) fn of(write: &Write) -> Vec<Self> {
+        let Some(at) = write.entries.last().map(|entry| entry.at) else { return Vec::new() };
+        let one = |tool: &String| {
+            let called_tool = stored(tool);
+            Self { called_tool, called_run: write.next.id.0, called_at_ms: at.as_millisecond() }
+        };
+        write.called.iter().map(one).collect()
     }
 }
 
@@ -304,6 +327,7 @@ pub(super) fn snapshot(row: &Row) -> Result<Snapshot, Damaged> {
         },
         duplicates: small(row, "duplicates")?,
         contradictions: small(row, "contradictions")?,
+        attribution: optional_word(row, "attribution")?,
         chain: chain(row)?,
         created_at: time(row, "created_at_ms")?,
         started_at: optional_time(row, "started_at_ms")?,
@@ -350,6 +374,7 @@ pub(super) fn rest(row: &Row) -> Option<Snapshot> {
         },
         duplicates: small(row, "duplicates").unwrap_or(0),
         contradictions: small(row, "contradictions").unwrap_or(0),
+        attribution: optional_word(row, "attribution").ok().flatten(),
         chain: chain(row).ok().flatten(),
         created_at,
         started_at: optional_time(row, "started_at_ms").ok().flatten(),
@@ -443,6 +468,7 @@ pub(super) fn listed(row: &Row) -> Result<Listed, Damaged> {
         cancel_requested: plain(row, "cancel_requested")?,
         duplicates: small(row, "duplicates").unwrap_or(u32::MAX),
         contradictions: small(row, "contradictions").unwrap_or(u32::MAX),
+        attribution: plain(row, "attribution")?,
         created_at: shown_time(row, "created_at_ms")?,
         since: shown_time(row, "since_ms")?,
     })

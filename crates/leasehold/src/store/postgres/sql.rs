@@ -23,6 +23,7 @@ macro_rules! statements {
 statements! {
     ANNOUNCE = "announce",
     BY_REQUEST_KEY = "by_request_key",
+    CALLERS = "callers",
     CHARGE = "charge",
     DUE = "due",
     FIND = "find",

@@ -177,6 +177,7 @@ fn apply_write(connection: &Connection, write: &Write, content: &Content, now: &
         Some(end) => {
             append(connection, write.next.id, write.write_id, &write.entries, &content.payloads)?;
             charge(connection, write)?;
+            called(connection, write)?;
             Ok(Answer::Applied(end))
         }
         None => why_not(connection, write),
@@ -214,6 +215,18 @@ fn charge(connection: &Connection, write: &Write) -> rusqlite::Result<()> {
             ":call_id": charge.call.0,
             ":at_ms": charge.at.as_millisecond(),
             ":amount": charge.amount,
+        })?;
+    }
+    Ok(())
+}
+
+fn called(connection: &Connection, write: &Write) -> rusqlite::Result<()> {
+    let Some(at) = write.entries.last().map(|entry| entry.at) else { return Ok(()) };
+    for tool in &write.called {
+        connection.prepare_cached(include_str!("sql/called.sql"))?.execute(named_params! {
+            ":tool": tool,
+            ":run_id": write.next.id.to_string(),
+            ":at_ms": at.as_millisecond(),
         })?;
     }
     Ok(())

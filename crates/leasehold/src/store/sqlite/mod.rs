@@ -30,7 +30,7 @@ use self::{
 };
 use super::{
     Answer, Choose, Chosen, Filter, Insert, Inserted, Lapse, Lapsed, Listed, ReadError, Record, Renewer, Store, Unavailable,
-    Wanted, Write, record, shape,
+    Visible, Wanted, Write, record, shape,
 };
 use crate::{
     clock::BootClock,
@@ -263,6 +263,28 @@ impl Store for SqliteStore {
             vec![
                 (":now_ms", Box::new(now.as_millisecond())),
                 (":after", Box::new(after_or_first(after))),
+                (":limit", Box::new(limited(limit))),
+            ],
+        )
+        .await
+    }
+
+    async fn callers(
+        &self,
+        tool: &str,
+        since: Timestamp,
+        visible_to: Option<&Visible>,
+        limit: usize,
+    ) -> Result<Vec<RunId>, Unavailable> {
+        let teams = visible_to.map(|seen| json(seen.teams.iter().map(String::as_str)));
+        self.ids(
+            include_str!("sql/callers.sql"),
+            vec![
+                (":tool", Box::new(tool.to_owned())),
+                (":since_ms", Box::new(since.as_millisecond())),
+                (":see_owner", Box::new(visible_to.map(|seen| seen.owner.clone()))),
+                (":see_initiator", Box::new(visible_to.map(|seen| seen.initiator.clone()))),
+                (":see_teams", Box::new(teams)),
                 (":limit", Box::new(limited(limit))),
             ],
         )

@@ -73,6 +73,7 @@ impl RowParams {
         params.set(":cost_nano_usd", total(row.usage.cost_nano_usd));
         params.set(":duplicates", row.duplicates);
         params.set(":contradictions", row.contradictions);
+        params.set(":attribution", row.attribution.map(|a| a.as_str()));
         params.set(":chain_salt", row.chain.map(|c| c.salt.0.to_vec()));
         params.set(":chain_head", row.chain.map(|c| c.head.0.to_vec()));
         params.set(":created_at_ms", row.created_at.as_millisecond());
@@ -175,6 +176,7 @@ pub(super) fn snapshot(row: &Row<'_>) -> Result<Snapshot, Damaged> {
         },
         duplicates: plain(row, "duplicates")?,
         contradictions: plain(row, "contradictions")?,
+        attribution: optional_word(row, "attribution")?,
         chain: chain(row)?,
         created_at: time(row, "created_at_ms")?,
         started_at: optional_time(row, "started_at_ms")?,
@@ -221,6 +223,7 @@ pub(super) fn rest(row: &Row<'_>) -> Option<Snapshot> {
         },
         duplicates: plain(row, "duplicates").unwrap_or(0),
         contradictions: plain(row, "contradictions").unwrap_or(0),
+        attribution: optional_word(row, "attribution").ok().flatten(),
         chain: chain(row).ok().flatten(),
         created_at,
         started_at: optional_time(row, "started_at_ms").ok().flatten(),
@@ -303,6 +306,7 @@ pub(super) fn listed(row: &Row<'_>) -> rusqlite::Result<Option<Listed>> {
         cancel_requested: row.get("cancel_requested")?,
         duplicates: row.get("duplicates")?,
         contradictions: row.get("contradictions")?,
+        attribution: row.get("attribution")?,
         created_at: shown_time(row.get("created_at_ms")?),
         since: shown_time(row.get("since_ms")?),
     }))

@@ -68,6 +68,20 @@ pub struct LookConfig {
     pub method: Option<String>,
     /// With the call's arguments as `{placeholders}`.
     pub url: String,
+    /// Who is shown the answer; left out: everybody who sees the run.
+    #[serde(default)]
+    pub shown_to: ShownTo,
+}
+
+/// Who is shown what a far side says before a write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ShownTo {
+    /// Everybody who sees the run.
+    #[default]
+    Everyone,
+    /// Who may decide about the call.
+    Deciders,
 }
 
 /// `verify` as the operator writes it.

@@ -58,6 +58,7 @@ impl HttpLook {
 pub(super) struct HttpPreview {
     pub(super) preview: Option<HttpLook>,
     pub(super) precondition: Option<HttpLook>,
+    pub(super) only_deciders: bool,
 }
 
 #[async_trait]
@@ -80,6 +81,9 @@ impl Preview for HttpPreview {
             },
         };
         Ok(Previewed { text: shown, precondition: condition })
+    }
+    fn only_deciders(&self) -> bool {
+        self.only_deciders
     }
 }
 

@@ -12,7 +12,7 @@ WITH locked AS MATERIALIZED (
         fence_stamped_at_ms = :fence_stamped_at_ms, fence_in_flight_until_ms = :fence_in_flight_until_ms, turn = :turn,
         wait_deadline_ms = :wait_deadline_ms, has_request = :has_request, second_approver = :second_approver,
         rounds = :rounds, input_tokens = :input_tokens, output_tokens = :output_tokens, cached_tokens = :cached_tokens,
-        cost_nano_usd = :cost_nano_usd, duplicates = :duplicates, contradictions = :contradictions, chain_salt = :chain_salt, chain_head = :chain_head, created_at_ms = :created_at_ms,
+        cost_nano_usd = :cost_nano_usd, duplicates = :duplicates, contradictions = :contradictions, attribution = :attribution, chain_salt = :chain_salt, chain_head = :chain_head, created_at_ms = :created_at_ms,
         started_at_ms = :started_at_ms, finished_at_ms = :finished_at_ms, since_ms = :since_ms,
         lease_id = CASE WHEN :keep_lease THEN lease_id ELSE :lease_id END,
         holder = CASE WHEN :keep_lease THEN holder ELSE :holder END,
@@ -41,6 +41,12 @@ WITH locked AS MATERIALIZED (
         :entry_run::uuid[], :entry_sequence::bigint[], :entry_at_ms::bigint[], :entry_epoch::bigint[], :entry_holder::text[],
         :entry_write_id::uuid[], :entry_kind::text[], :entry_mac::bytea[], :entry_payload::bytea[]
     ) AS e (run_id, sequence, at_ms, epoch, holder, write_id, kind, mac, payload) ON e.run_id = written.id
+), called AS (
+    INSERT INTO callers (tool, run_id, at_ms)
+    SELECT c.tool, c.run_id, c.at_ms
+    FROM written JOIN unnest(:called_tool::text[], :called_run::uuid[], :called_at_ms::bigint[]) AS c (tool, run_id, at_ms)
+        ON c.run_id = written.id
+    ON CONFLICT (tool, run_id) DO UPDATE SET at_ms = excluded.at_ms
 )
 SELECT written.id IS NOT NULL AS is_written, lease_clock, lease_expires_ns
 FROM locked LEFT JOIN written ON written.id = locked_id

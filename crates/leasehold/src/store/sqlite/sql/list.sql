@@ -1,4 +1,4 @@
-SELECT id, agent, owner, team, state, reason, epoch, holder, fence_tool, cancel_requested, duplicates, contradictions, created_at_ms, since_ms
+SELECT id, agent, owner, team, state, reason, epoch, holder, fence_tool, cancel_requested, duplicates, contradictions, attribution, created_at_ms, since_ms
 FROM runs
 WHERE (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
   AND (:agent IS NULL OR agent = :agent)
