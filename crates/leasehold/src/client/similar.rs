@@ -7,7 +7,7 @@ use crate::{
     store::Visible,
 };
 use jiff::Timestamp;
-use std::collections::BTreeMap;
+use std::{cmp::Reverse, collections::BTreeMap};
 
 /// A call like one of a card.
 #[derive(Clone, Debug, PartialEq)]
@@ -124,7 +124,7 @@ impl Runtime {
                     found.push(SimilarCall { run, agent, call: id.clone(), arguments, same, stage, at });
                 }
             }
-            found.sort_by(|a, b| (b.same, b.at).cmp(&(a.same, a.at)));
+            found.sort_by_key(|call| Reverse((call.same, call.at)));
             found.truncate(limits::SIMILAR_SHOWN_MAX);
             if !found.is_empty() {
                 similar.insert(shown.id.clone(), found);
