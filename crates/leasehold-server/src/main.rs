@@ -11,6 +11,7 @@ mod config;
 mod keyring;
 mod render;
 mod terminal;
+mod ui;
 mod webhook;
 mod wire;
 

@@ -1,8 +1,6 @@
 //! Who may do what: roles, teams, kinds, and the rules that the runtime cannot know. It knows of machines and of four eyes; what is
 //! decided here is what a caller may see, start, order and release at all.
 
-#![allow(dead_code, unused_imports, reason = "sessions, links and the audit are for pages and the API")]
-
 mod bootstrap;
 mod documents;
 mod owners;
@@ -20,9 +18,9 @@ pub(crate) use bootstrap::{ADMIN, BootstrapError, Bootstrapped, token_file};
 use documents::method_text;
 pub(crate) use documents::{AuditEntry, Token, User, What};
 pub(crate) use rights::Rights;
-pub(crate) use sessions::{NewLink, NewSession};
-pub(crate) use shown::{ShownAudit, ShownToken, ShownUser, session_lasts};
-pub(crate) use store::{Access, Page};
+pub(crate) use sessions::NewSession;
+pub(crate) use shown::{ShownAudit, ShownToken, ShownUser};
+pub(crate) use store::Access;
 pub(crate) use tokens::NewToken;
 pub(crate) use users::UserChange;
 

@@ -23,10 +23,6 @@ use serde_json::Map;
 pub(crate) struct NewSession {
     /// For the browser alone.
     pub(crate) secret: SecretString,
-    /// Its id.
-    pub(crate) id: String,
-    /// Ends then at the latest.
-    pub(crate) ends_at: Timestamp,
 }
 
 /// A login link that has just been made.
@@ -39,9 +35,9 @@ pub(crate) struct NewLink {
 }
 
 impl NewLink {
-    /// The page that takes it.
-    pub(crate) fn path(&self) -> String {
-        format!("/login?link={}", self.secret.expose_secret())
+    /// The page that takes it, of the server at this address.
+    pub(crate) fn url(&self, server: &str) -> String {
+        format!("{server}/login?link={}", self.secret.expose_secret())
     }
 }
 
@@ -115,7 +111,7 @@ impl Access {
         let mut details = Map::new();
         details.insert("user".into(), person(&user.name).into());
         let told = self.audit_record(by, What::SessionStarted, about, details)?;
-        let new = NewSession { id: session.id.clone(), ends_at: later(now, super::documents::SESSION_LASTS), secret };
+        let new = NewSession { secret };
         // It was just made and has a hash.
         let key = secret::hash(new.secret.expose_secret()).unwrap_or_default();
         Ok((new, vec![Seen::new(key, session).record()?, told]))

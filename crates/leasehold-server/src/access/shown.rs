@@ -1,9 +1,6 @@
 //! What programs read of users, tokens and the audit. No secret and no hash of one is in any.
 
-use super::{
-    AuditEntry, Token, User, What,
-    documents::{SESSION_LASTS, person},
-};
+use super::{AuditEntry, Token, User, What, documents::person};
 use jiff::Timestamp;
 use leasehold::run::PrincipalKind;
 use serde::Serialize;
@@ -93,9 +90,4 @@ impl From<(String, AuditEntry)> for ShownAudit {
         let AuditEntry { at, who, method, what, about, details } = entry;
         Self { id, at, who, method, what, about, details }
     }
-}
-
-/// How long the cookie of a session is kept at most.
-pub(crate) fn session_lasts() -> std::time::Duration {
-    SESSION_LASTS.unsigned_abs()
 }

@@ -175,7 +175,7 @@ impl App {
         (status = 202, description = "The decision is taken", body = wire::Run)))]
 pub(crate) async fn decide(
     State(app): State<Arc<App>>,
-    Caller(who): Caller,
+    Caller { who, .. }: Caller,
     RunPath(id): RunPath,
     Query(query): Query<DecisionQuery>,
     Json(body): Json<DecisionBody>,
@@ -216,7 +216,7 @@ pub(crate) struct InputBody {
         (status = 202, description = "The values are taken", body = wire::Run)))]
 pub(crate) async fn input(
     State(app): State<Arc<App>>,
-    Caller(who): Caller,
+    Caller { who, .. }: Caller,
     RunPath(id): RunPath,
     Query(query): Query<DecisionQuery>,
     Json(body): Json<InputBody>,

@@ -3,7 +3,7 @@
 
 use super::{
     App, Caller,
-    auth::token,
+    auth::Shown,
     extract::{Query, RunPath, Wants, words},
     hinted, limits,
     listen::Connection,
@@ -125,7 +125,7 @@ fn numbered(name: &str, number: Option<u64>) -> Result<Option<u64>, Problem> {
         (status = 204, description = "Nothing is left: the run has settled")))]
 pub(crate) async fn events(
     State(app): State<Arc<App>>,
-    Caller(who): Caller,
+    Caller { who, shown }: Caller,
     connection: Option<Extension<Connection>>,
     headers: HeaderMap,
     RunPath(id): RunPath,
@@ -142,7 +142,7 @@ pub(crate) async fn events(
             return Ok(StatusCode::NO_CONTENT.into_response());
         }
         let connection = connection.map(|Extension(connection)| connection);
-        let reader = Reader { connection, token: token(&headers)?.to_owned(), _place: app.stream_place()? };
+        let reader = Reader { connection, shown, _place: app.stream_place()? };
         return Ok(stream(&app, &who, id, next, until, reader));
     }
     let entries = app.events_page(&who, id, next, limit).await?;
@@ -165,7 +165,7 @@ pub(super) struct Reader {
     /// What is closed where it does not.
     pub(super) connection: Option<Connection>,
     /// What it showed, which has to go on counting.
-    pub(super) token: String,
+    pub(super) shown: Shown,
     /// Its place.
     pub(super) _place: OwnedSemaphorePermit,
 }
@@ -217,7 +217,7 @@ impl Feed {
                 biased;
                 () = app.ending.cancelled() => return,
                 () = self.sender.closed() => return,
-                _ = checks.tick() => match app.access.bearer(&self.reader.token).await {
+                _ = checks.tick() => match app.known(&self.reader.shown).await {
                     Ok(Some(who)) => {
                         self.who = who;
                         None

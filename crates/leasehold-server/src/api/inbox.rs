@@ -79,7 +79,7 @@ impl App {
     responses((status = 200, description = "A page", content((Page<InboxItem> = "application/json"), (String = "text/plain")))))]
 pub(crate) async fn inbox(
     State(app): State<Arc<App>>,
-    Caller(who): Caller,
+    Caller { who, .. }: Caller,
     headers: HeaderMap,
     Query(query): Query<InboxQuery>,
 ) -> Result<Response, Problem> {
@@ -88,22 +88,9 @@ pub(crate) async fn inbox(
         None => None,
         Some(text) => Some(from_cursor(text).ok_or_else(|| Problem::parameter("cursor", "this is not a cursor of the inbox"))?),
     };
-    let mut all = app.runtime.inbox(usize::MAX).await?;
-    all.sort_by_key(place);
-    let mut items = Vec::new();
-    let mut more = false;
-    for item in all.into_iter().filter(|item| after.is_none_or(|after| place(item) > after)) {
-        if !app.shows(&who, &item.1).await {
-            continue;
-        }
-        if items.len() == limit {
-            more = true;
-            break;
-        }
-        items.push(item);
-    }
+    let (items, more) = app.waiting(&who, after, limit).await?;
     if Wants::of(&headers) == Wants::Text {
-        return Ok(text(app.inbox_screen(&items).await));
+        return Ok(text(app.screen_of(&items).await));
     }
     let next_cursor = items.last().filter(|_| more).map(|item| cursor(place(item)));
     let mut shown = Vec::with_capacity(items.len());
@@ -120,14 +107,42 @@ pub(crate) async fn inbox(
 }
 
 impl App {
-    async fn inbox_screen(&self, items: &[(InboxKind, Listed)]) -> Screen {
+    /// What the caller sees of what needs a person, and whether there is more.
+    async fn waiting(
+        &self,
+        who: &Who,
+        after: Option<Place>,
+        limit: usize,
+    ) -> Result<(Vec<(InboxKind, Listed)>, bool), Problem> {
+        let mut all = self.runtime.inbox(usize::MAX).await?;
+        all.sort_by_key(place);
+        let mut items = Vec::new();
+        for item in all.into_iter().filter(|item| after.is_none_or(|after| place(item) > after)) {
+            if !self.shows(who, &item.1).await {
+                continue;
+            }
+            if items.len() == limit {
+                return Ok((items, true));
+            }
+            items.push(item);
+        }
+        Ok((items, false))
+    }
+
+    /// The screen of the most urgent.
+    pub(crate) async fn inbox_text(&self, who: &Who) -> Result<String, Problem> {
+        let (items, _) = self.waiting(who, None, page_size(None)?).await?;
+        Ok(self.screen_of(&items).await)
+    }
+
+    async fn screen_of(&self, items: &[(InboxKind, Listed)]) -> String {
         let mut rows: Vec<(&'static str, &Listed, String)> = Vec::with_capacity(items.len());
         for (kind, listed) in items {
             rows.push((kind.as_str(), listed, about(*kind, listed, self.row(listed.id).await.ok().as_ref())));
         }
         let mut screen = Screen::new(false);
         inbox_table(&mut screen, &rows, self.wall.now());
-        screen
+        screen.into_text()
     }
 }
 

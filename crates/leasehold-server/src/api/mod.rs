@@ -30,12 +30,14 @@ use crate::{
     render::Subject,
     wire,
 };
-use auth::{Authenticate, Caller};
+pub(crate) use auth::Authenticate;
+use auth::Caller;
 use axum::{
     Json, Router,
     http::{StatusCode, header},
     response::{IntoResponse as _, Response},
 };
+pub(crate) use extract::RunPath;
 use governor::{
     DefaultKeyedRateLimiter, Quota, RateLimiter,
     clock::{Clock as _, DefaultClock},
@@ -47,7 +49,7 @@ use leasehold::{
     store::ReadError,
 };
 use live::Texts;
-use problem::Problem;
+pub(crate) use problem::Problem;
 use std::{
     future::Future,
     net::SocketAddr,
@@ -141,6 +143,16 @@ impl App {
     /// The routes, and what each request passes before them.
     pub(crate) fn router(self: &Arc<Self>) -> Router {
         guard::around(self, openapi::routes(self))
+    }
+
+    /// Browsers reach it over TLS.
+    pub(crate) fn is_https(&self) -> bool {
+        self.server.public_url.value.as_ref().is_some_and(crate::config::server::PublicUrl::is_https)
+    }
+
+    /// Begins and ends sessions.
+    pub(crate) fn access(&self) -> &dyn Authenticate {
+        &*self.access
     }
 
     /// Pieces of replies as models write them.

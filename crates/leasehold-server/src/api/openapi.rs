@@ -77,7 +77,7 @@ pub(super) fn routes(app: &Arc<App>) -> Router {
         .routes(routes!(inbox::inbox))
         .routes(routes!(catalog::agents))
         .routes(routes!(catalog::tools))
-        .route_layer(bounded);
+        .route_layer(bounded.clone());
     // These stream or wait.
     let long = OpenApiRouter::new()
         .routes(routes!(start::start))
@@ -92,6 +92,7 @@ pub(super) fn routes(app: &Arc<App>) -> Router {
     // A document of strings and lists has no value that JSON does not.
     let document = Bytes::from(with_refusals(document).to_json().unwrap_or_default());
     let router: Router<Arc<App>> = router
+        .merge(crate::ui::routes().route_layer(bounded))
         .route("/openapi.json", get(|| async move { ([(header::CONTENT_TYPE, "application/json")], document) }))
         .fallback(|| async { Problem::new(StatusCode::NOT_FOUND, "not_found", "there is nothing here") })
         .method_not_allowed_fallback(|| async {

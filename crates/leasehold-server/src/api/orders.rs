@@ -87,7 +87,7 @@ pub(crate) struct ResolvedRun {
         (status = 202, description = "Something is still in flight (`cancelling`) or in doubt (`cancel_requested`)", body = wire::Run)))]
 pub(crate) async fn cancel(
     State(app): State<Arc<App>>,
-    Caller(who): Caller,
+    Caller { who, .. }: Caller,
     RunPath(id): RunPath,
     MaybeJson(body): MaybeJson<OrderBody>,
 ) -> Result<Response, Problem> {
@@ -105,7 +105,7 @@ pub(crate) async fn cancel(
         (status = 202, description = "The run goes on", body = ResolvedRun)))]
 pub(crate) async fn resolve(
     State(app): State<Arc<App>>,
-    Caller(who): Caller,
+    Caller { who, .. }: Caller,
     RunPath(id): RunPath,
     Json(body): Json<ResolveBody>,
 ) -> Result<Response, Problem> {
@@ -150,7 +150,7 @@ pub(crate) async fn resolve(
         (status = 202, description = "It goes on", body = wire::Run)))]
 pub(crate) async fn redrive(
     State(app): State<Arc<App>>,
-    Caller(who): Caller,
+    Caller { who, .. }: Caller,
     RunPath(id): RunPath,
     MaybeJson(body): MaybeJson<OrderBody>,
 ) -> Result<Response, Problem> {
@@ -166,7 +166,7 @@ pub(crate) async fn redrive(
     responses((status = 200, description = "It is cancelled", body = wire::Run)))]
 pub(crate) async fn discard(
     State(app): State<Arc<App>>,
-    Caller(who): Caller,
+    Caller { who, .. }: Caller,
     RunPath(id): RunPath,
     MaybeJson(body): MaybeJson<OrderBody>,
 ) -> Result<Response, Problem> {

@@ -1,7 +1,7 @@
 //! What a refusal looks like: problem details (RFC 9457) with a stable `code`. A refused request has changed nothing, but where the
 //! store did not answer.
 
-use crate::access::Denied;
+use crate::access::{AccessError, Denied};
 use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
@@ -121,6 +121,14 @@ impl Problem {
         self.retry_after = Some(seconds);
         self
     }
+    /// The status.
+    pub(crate) fn status(&self) -> StatusCode {
+        StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+    /// What happened, for people.
+    pub(crate) fn detail(&self) -> &str {
+        &self.detail
+    }
     fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.more.get_or_insert_default().insert(name.to_owned(), value.into());
         self
@@ -148,7 +156,7 @@ impl Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let status = self.status();
         let body = serde_json::to_vec(&self).unwrap_or_default();
         let mut response = (status, [(header::CONTENT_TYPE, "application/problem+json")], body).into_response();
         if let Some(seconds) = self.retry_after {
@@ -170,6 +178,20 @@ impl From<Denied> for Problem {
                 Self::new(StatusCode::FORBIDDEN, denied.code(), format!("this needs the role {role}")).with("role", role)
             }
             _ => Self::new(StatusCode::FORBIDDEN, denied.code(), denied.to_string()),
+        }
+    }
+}
+
+impl From<AccessError> for Problem {
+    fn from(error: AccessError) -> Self {
+        match error {
+            AccessError::Denied(denied) => denied.into(),
+            AccessError::Unavailable(unavailable) => unavailable.into(),
+            AccessError::Invalid { field, why } => Self::field(format!("#/{field}"), why),
+            AccessError::NotFound(_) => Self::new(StatusCode::NOT_FOUND, error.code(), error.to_string()),
+            AccessError::Exists(_) | AccessError::Conflict(_) => {
+                Self::new(StatusCode::CONFLICT, error.code(), error.to_string())
+            }
         }
     }
 }

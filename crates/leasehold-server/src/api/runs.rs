@@ -7,6 +7,7 @@ use super::{
     problem::Problem,
 };
 use crate::{
+    access::Who,
     render::{runs_table, show},
     terminal::Screen,
     wire::{self, Page, RunLine},
@@ -28,8 +29,8 @@ use strum::IntoEnumIterator as _;
 use utoipa::openapi::{ObjectBuilder, Schema, Type};
 
 /// A screen as text.
-pub(super) fn text(screen: Screen) -> Response {
-    ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], screen.into_text()).into_response()
+pub(super) fn text(text: String) -> Response {
+    ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response()
 }
 
 /// Which runs.
@@ -84,7 +85,7 @@ fn reasons() -> Schema {
     responses((status = 200, description = "A page", content((Page<RunLine> = "application/json"), (String = "text/plain")))))]
 pub(crate) async fn list(
     State(app): State<Arc<App>>,
-    Caller(who): Caller,
+    Caller { who, .. }: Caller,
     headers: HeaderMap,
     Query(query): Query<ListQuery>,
 ) -> Result<Response, Problem> {
@@ -107,10 +108,20 @@ pub(crate) async fn list(
     if Wants::of(&headers) == Wants::Text {
         let mut screen = Screen::new(false);
         runs_table(&mut screen, &rows, app.wall.now());
-        return Ok(text(screen));
+        return Ok(text(screen.into_text()));
     }
     let next_cursor = rows.last().filter(|_| more).map(|row| row.id.to_string());
     Ok(Json(Page { items: rows.iter().map(RunLine::from).collect(), next_cursor }).into_response())
+}
+
+impl App {
+    /// The screen of a run.
+    pub(crate) async fn run_text(&self, who: &Who, id: RunId) -> Result<String, Problem> {
+        self.seen(who, id).await?;
+        let mut screen = Screen::new(false);
+        show(&mut screen, &self.subject(&self.details_with_similar(who, id).await?));
+        Ok(screen.into_text())
+    }
 }
 
 /// A run, as it stands.
@@ -118,16 +129,14 @@ pub(crate) async fn list(
     responses((status = 200, description = "The run", content((wire::Run = "application/json"), (String = "text/plain")))))]
 pub(crate) async fn show_run(
     State(app): State<Arc<App>>,
-    Caller(who): Caller,
+    Caller { who, .. }: Caller,
     headers: HeaderMap,
     RunPath(id): RunPath,
 ) -> Result<Response, Problem> {
+    if Wants::of(&headers) == Wants::Text {
+        return Ok(text(app.run_text(&who, id).await?));
+    }
     app.seen(&who, id).await?;
     let details = app.details_with_similar(&who, id).await?;
-    if Wants::of(&headers) == Wants::Text {
-        let mut screen = Screen::new(false);
-        show(&mut screen, &app.subject(&details));
-        return Ok(text(screen));
-    }
     Ok(Json(wire::Run::new(&app.subject(&details))).into_response())
 }

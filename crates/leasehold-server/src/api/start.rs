@@ -2,7 +2,6 @@
 
 use super::{
     App, Caller,
-    auth::token,
     events::{Reader, Until, stream},
     extract::{Json, Query, Wants, maybe_whole, words},
     limits,
@@ -316,7 +315,7 @@ impl App {
             headers(("Location" = String, description = "The run")))))]
 pub(crate) async fn start(
     State(app): State<Arc<App>>,
-    Caller(who): Caller,
+    Caller { who, shown }: Caller,
     connection: Option<Extension<Connection>>,
     headers: HeaderMap,
     Query(query): Query<StartQuery>,
@@ -336,14 +335,7 @@ pub(crate) async fn start(
     let mut response = match (events, mode) {
         (true, _) => {
             let connection = connection.map(|Extension(connection)| connection);
-            stream(
-                &app,
-                &who,
-                id,
-                0,
-                query.until.unwrap_or_default(),
-                Reader { connection, token: token(&headers)?.to_owned(), _place: place },
-            )
+            stream(&app, &who, id, 0, query.until.unwrap_or_default(), Reader { connection, shown, _place: place })
         }
         (false, StartMode::Wait) => app.answer_at_rest(&who, id, patience).await?,
         (false, StartMode::Queue) => app.accepted(&who, id).await?,

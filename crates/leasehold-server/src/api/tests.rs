@@ -3,13 +3,13 @@
 
 use super::{
     App, Parts,
-    auth::Authenticate,
+    auth::{Authenticate, Shown},
     events::{self, Until},
     guard, limits,
     listen::Connection,
 };
 use crate::{
-    access::{Method, Role, Who},
+    access::{AccessError, Method, NewSession, Role, Who},
     config::{effective::Reader, file, server::Server},
 };
 use async_trait::async_trait;
@@ -48,6 +48,18 @@ struct Known(Mutex<BTreeMap<String, Who>>);
 impl Authenticate for Known {
     async fn bearer(&self, token: &str) -> Result<Option<Who>, Unavailable> {
         Ok(self.0.lock().unwrap().get(token).cloned())
+    }
+    async fn session(&self, _: &str) -> Result<Option<Who>, Unavailable> {
+        Ok(None)
+    }
+    async fn with_token(&self, _: &str, _: Option<&str>) -> Result<Option<NewSession>, AccessError> {
+        Ok(None)
+    }
+    async fn with_link(&self, _: &str, _: Option<&str>) -> Result<Option<NewSession>, AccessError> {
+        Ok(None)
+    }
+    async fn end(&self, _: &str) -> Result<bool, AccessError> {
+        Ok(false)
     }
 }
 
@@ -322,8 +334,11 @@ async fn a_reader_that_does_not_read_is_cut_off() {
     let id: RunId = id.parse().unwrap();
     let connection = Connection::new(([127, 0, 0, 1], 1).into());
     let free = world.app.streams.available_permits();
-    let reader =
-        events::Reader { connection: Some(connection.clone()), token: "ann".into(), _place: world.app.stream_place().unwrap() };
+    let reader = events::Reader {
+        connection: Some(connection.clone()),
+        shown: Shown::Bearer("ann".into()),
+        _place: world.app.stream_place().unwrap(),
+    };
     let ann = who("ann", Role::Runner, &[], &[]);
     let response = events::stream(&world.app, &ann, id, 0, Until::Settled, reader);
     assert_eq!(world.app.streams.available_permits(), free - 1);
@@ -347,7 +362,7 @@ async fn a_token_that_is_revoked_ends_its_streams() {
     tokio::time::pause();
     let open = |token: &str| {
         let place = world.app.stream_place().unwrap();
-        let reader = events::Reader { connection: None, token: token.into(), _place: place };
+        let reader = events::Reader { connection: None, shown: Shown::Bearer(token.into()), _place: place };
         let who = who(token, Role::Operator, &[], &[]);
         events::stream(&world.app, &who, id.parse().unwrap(), 0, Until::Settled, reader)
     };

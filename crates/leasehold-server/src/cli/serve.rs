@@ -44,7 +44,7 @@ pub(crate) async fn serve(context: &Context, mut signals: Signals) -> Outcome {
     })?;
     let address = listener.local_addr()?;
     let access = Arc::new(Access::new(Arc::clone(local.runtime.store()), Arc::clone(&local.wall)));
-    first_start(context, &access).await?;
+    first_start(context, &access, &config.server.address(address)).await?;
     // What is only declared must not be called: who does not execute asks with what it has.
     let asking = match config.execute.value {
         true => local.runtime.clone(),
@@ -113,13 +113,13 @@ pub(crate) async fn serve(context: &Context, mut signals: Signals) -> Outcome {
 }
 
 /// Makes the first administrator where there is none, and says how to come in.
-async fn first_start(context: &Context, access: &Access) -> Result<(), Failure> {
+async fn first_start(context: &Context, access: &Access, server: &str) -> Result<(), Failure> {
     let owner = Who::local(Context::principal());
     let made = bootstrap(context, access, &owner).await?;
     if let Some(file) = &made.token_file {
         terminal::note(format!("made the user `{ADMIN}`; its token is in {}", file.display()));
         let link = access.login_link(&owner, ADMIN).await.map_err(refused)?;
-        terminal::note(format!("log in once, until {}: {}", link.ends_at, link.path()));
+        terminal::note(format!("log in once, until {}: {}", link.ends_at, link.url(server)));
     }
     Ok(())
 }

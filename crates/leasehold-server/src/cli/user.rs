@@ -33,6 +33,11 @@ pub(crate) enum UserCommand {
         /// The user
         name: String,
     },
+    /// End all sessions of a user's browsers, and its login links that nobody has used
+    Logout {
+        /// The user
+        name: String,
+    },
 }
 
 /// Options of `user add`.
@@ -119,6 +124,11 @@ pub(crate) async fn user(context: &Context, command: UserCommand) -> Outcome {
             done(&local, user, "is disabled, and so are its tokens")
         }
         UserCommand::Login { name } => login(&local, &name).await,
+        UserCommand::Logout { name } => {
+            access.revoke_sessions(who, &name).await.map_err(refused)?;
+            let user = access.user(&name).await.map_err(unavailable)?;
+            user.map_or(Ok(Exit::Done), |user| done(&local, user, "is signed in nowhere any more"))
+        }
     }
 }
 
@@ -167,12 +177,14 @@ async fn list(local: &Local<'_>) -> Outcome {
 
 async fn login(local: &Local<'_>, name: &str) -> Outcome {
     let link = local.access.login_link(&local.who, name).await.map_err(refused)?;
+    let config = &local.context.config;
+    let url = link.url(&config.server.address(config.listen.value));
     terminal::note(format!("logs `{name}` in once, until {}", crate::render::clock(link.ends_at)));
     if local.context.json {
-        terminal::print_json(&json!({ "path": link.path(), "expires_at": link.ends_at }))?;
+        terminal::print_json(&json!({ "url": url, "expires_at": link.ends_at }))?;
     } else {
         let mut screen = Screen::stdout();
-        screen.command(link.path());
+        screen.command(url);
         screen.print()?;
     }
     Ok(Exit::Done)

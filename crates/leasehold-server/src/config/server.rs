@@ -130,6 +130,11 @@ impl Server {
         })
     }
 
+    /// Where people reach a server that listens there.
+    pub(crate) fn address(&self, listen: SocketAddr) -> String {
+        self.public_url.value.as_ref().map_or_else(|| format!("http://{listen}"), |url| url.as_str().to_owned())
+    }
+
     /// Refuses to be reached from elsewhere in the clear.
     ///
     /// # Errors
