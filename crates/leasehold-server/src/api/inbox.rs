@@ -108,6 +108,7 @@ pub(crate) async fn inbox(
     let next_cursor = items.last().filter(|_| more).map(|item| cursor(place(item)));
     let mut shown = Vec::with_capacity(items.len());
     for (kind, listed) in &items {
+        let _place = app.journal_place().await;
         let details = app.runtime.details(listed.id).await.map_err(|error| error.to_string());
         let unreadable = details.as_ref().ok().and_then(|details| details.unreadable.clone());
         let read = details.as_ref().map(|details| app.subject(details)).map_err(Clone::clone);

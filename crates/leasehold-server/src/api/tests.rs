@@ -62,15 +62,15 @@ fn who(name: &str, role: Role, teams: &[&str], tools: &[&str]) -> Who {
     }
 }
 
-struct World {
-    app: Arc<App>,
+pub(super) struct World {
+    pub(super) app: Arc<App>,
     access: Arc<Known>,
     router: Router,
     far: FarSide,
     live: UnboundedSender<Live>,
 }
 
-async fn world() -> World {
+pub(super) async fn world() -> World {
     world_at(([127, 0, 0, 1], 7878).into(), &[]).await
 }
 
