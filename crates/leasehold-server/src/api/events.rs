@@ -232,12 +232,7 @@ impl Feed {
                 biased;
                 () = app.ending.cancelled() => return,
                 () = self.sender.closed() => return,
-                _ = checks.tick() => match app.access.bearer(&self.reader.token).await {
-                    Ok(Some(_)) => None,
-                    Ok(None) => return,
-                    // Asked again at the next look.
-                    Err(_) => None,
-                },
+                _ = checks.tick() => if self.may_read().await { None } else { return },
                 // What was committed before a piece was said is told before it.
                 () = hinted(&mut hints, id) => None,
                 text = live::next(&mut pieces, id) => Some(text),
@@ -248,6 +243,18 @@ impl Feed {
             {
                 return;
             }
+        }
+    }
+
+    /// Who reads is still known, and may still see the run. Where there is no answer it is asked again.
+    async fn may_read(&self) -> bool {
+        match self.app.access.bearer(&self.reader.token).await {
+            Ok(Some(who)) => match self.app.seen(&who, self.id).await {
+                Ok(_) => true,
+                Err(problem) => problem.code != Problem::not_found().code,
+            },
+            Ok(None) => false,
+            Err(_) => true,
         }
     }
 

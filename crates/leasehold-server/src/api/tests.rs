@@ -345,6 +345,26 @@ async fn a_token_that_is_revoked_ends_its_streams() {
 }
 
 #[tokio::test]
+async fn who_may_not_see_a_run_any_more_reads_its_stream_no_longer() {
+    let world = world().await;
+    let (id, _) = world.suspended("ann", json!({ "team": "docks" })).await;
+    tokio::time::pause();
+    let open = |token: &str| {
+        let place = world.app.stream_place().unwrap();
+        let reader = events::Reader { connection: None, token: token.into(), _place: place };
+        events::stream(&world.app, id.parse().unwrap(), 0, Until::Settled, reader)
+    };
+    let whole = |response: axum::response::Response| async {
+        tokio::time::timeout(limits::RECHECK * 3, axum::body::to_bytes(response.into_body(), usize::MAX)).await
+    };
+    // Of the team, its owner, and an approver of the call that waits.
+    let streams = futures::future::join3(whole(open("tim")), whole(open("ann")), whole(open("eve")));
+    world.access.0.lock().unwrap().get_mut("tim").unwrap().teams.clear();
+    let (left, owner, approver) = streams.await;
+    assert!(left.is_ok() && owner.is_err() && approver.is_err(), "{left:?} {owner:?} {approver:?}");
+}
+
+#[tokio::test]
 async fn what_does_not_fit_is_told_to_come_again() {
     let world = world().await;
     let places = Arc::clone(&world.app.streams).acquire_many_owned(u32::try_from(limits::STREAMS_MAX).unwrap()).await.unwrap();
