@@ -2,12 +2,9 @@
 //! from fixtures. Needs Node.js; a test that wants it fails without, unless `LEASEHOLD_TEST_WITHOUT_NODE=1` says that this
 //! machine has none.
 
+use crate::npm;
 use serde_json::Value;
-use std::{
-    path::{Path, PathBuf},
-    process::Stdio,
-    time::Duration,
-};
+use std::{path::PathBuf, process::Stdio, time::Duration};
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
     process::{Child, Command},
@@ -31,7 +28,7 @@ impl Aimock {
     /// # Panics
     /// It cannot be installed or does not start; the message says what is missing.
     pub async fn start(fixtures: &Value, arguments: &[&str], environment: &[(&str, &str)]) -> Option<Self> {
-        if std::env::var("LEASEHOLD_TEST_WITHOUT_NODE").is_ok_and(|v| v == "1") {
+        if npm::is_left_out() {
             return None;
         }
         match Self::try_start(fixtures, arguments, environment).await {
@@ -82,25 +79,7 @@ impl Aimock {
     }
 }
 
-/// Installs it once for all test processes of this checkout.
 fn installed() -> Result<PathBuf, String> {
-    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
-    let folder = target.join(PACKAGE.replace(['@', '/'], "-").trim_start_matches('-'));
-    std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let lock = std::fs::File::create(folder.join("lock")).map_err(|e| format!("{}: {e}", folder.display()))?;
-    lock.lock().map_err(|e| format!("{}: {e}", folder.display()))?;
-    let program = folder.join("node_modules/.bin/llmock");
-    if !program.exists() {
-        let status = std::process::Command::new("npm")
-            .args(["install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"])
-            .arg(&folder)
-            .arg(PACKAGE)
-            .stdout(Stdio::null())
-            .status()
-            .map_err(|e| format!("this test needs Node.js with npm to install {PACKAGE}: {e}"))?;
-        if !status.success() || !program.exists() {
-            return Err(format!("npm could not install {PACKAGE} into {} ({status})", folder.display()));
-        }
-    }
-    Ok(program)
+    let program = npm::installed(PACKAGE)?.join("node_modules/.bin/llmock");
+    if program.exists() { Ok(program) } else { Err(format!("{PACKAGE} has no {}", program.display())) }
 }

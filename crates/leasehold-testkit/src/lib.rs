@@ -1,6 +1,6 @@
 //! Test support for leasehold: the store contract as tests ([`conformance`]), a store that fails on command ([`FaultyStore`]), a
 //! small recorded world to run agents in ([`world`]), a far side that counts what arrives ([`far_side`]), a model server that
-//! somebody else wrote ([`aimock`]), wall clocks that are wrong ([`wall_clock`]), and throw-away PostgreSQL servers ([`postgres`]).
+//! somebody else wrote ([`aimock`]), packages of npm ([`npm`]), wall clocks that are wrong ([`wall_clock`]), and throw-away PostgreSQL servers ([`postgres`]).
 
 pub mod aimock;
 pub mod chaos;
@@ -12,6 +12,7 @@ pub mod fixture;
 pub mod home;
 pub mod invariants;
 pub mod model;
+pub mod npm;
 pub mod park;
 pub mod postgres;
 pub mod simulation;

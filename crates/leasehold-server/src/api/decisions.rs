@@ -96,6 +96,11 @@ impl DecisionBody {
         Ok(())
     }
 
+    /// Says something of this call, if it is undecided.
+    fn names(&self, call: &OpenCall) -> bool {
+        self.decision.is_some() || self.calls.iter().any(|named| named.id == call.id.0)
+    }
+
     /// The calls of the open turn that this would let run.
     fn released<'a>(&self, row: &'a Snapshot) -> Vec<&'a OpenCall> {
         let named = |call: &OpenCall| self.calls.iter().find(|named| named.id == call.id.0);
@@ -152,18 +157,35 @@ impl App {
         answer
     }
 
-    /// An approver names by its digest a card that has been decided: it was shown the card while it could see the run, and is told
-    /// who was faster, or that it was itself.
+    /// An approver names by its digest a card that has been decided and that it was shown while a call of its tools waited: it is
+    /// told who was faster, or that it was itself.
     async fn was_decided(&self, who: &Who, id: RunId, digest: &str) -> Result<bool, Problem> {
         if who.needs(Role::Approver).is_err() {
             return Ok(false);
         }
         let entries = self.details(who, id).await?.entries;
-        Ok(entries.iter().any(|entry| match &entry.body {
-            EntryBody::Approval(approval) => approval.digest == digest,
-            EntryBody::Input(input) => input.digest == digest,
+        let said = entries.iter().filter_map(|entry| match &entry.body {
+            EntryBody::Approval(approval) if approval.digest == digest => Some(&approval.by.id),
+            EntryBody::Input(input) if input.digest == digest => Some(&input.by.id),
+            _ => None,
+        });
+        let said: Vec<&String> = said.collect();
+        let shown = entries.iter().any(|entry| match &entry.body {
+            EntryBody::Suspended(wait) => {
+                wait.digest == digest && wait.card.calls.iter().any(|call| who.may_run(&call.tool.name))
+            }
             _ => false,
-        }))
+        });
+        Ok(!said.is_empty() && (shown || said.contains(&&who.principal.id)))
+    }
+
+    /// Who may not see the run and was shown a card is told what became of it, and has no word about a call that still waits.
+    async fn told(&self, who: &Who, row: &Snapshot, digest: &str, names: impl Fn(&OpenCall) -> bool) -> Result<(), Problem> {
+        if !self.was_decided(who, row.id, digest).await? {
+            return Err(Problem::not_found());
+        }
+        let mut waiting = row.turn.iter().flat_map(|turn| &turn.calls).filter(|call| call.is_undecided());
+        if waiting.any(names) { Err(Denied::Tools.into()) } else { Ok(()) }
     }
 }
 
@@ -182,14 +204,13 @@ pub(crate) async fn decide(
 ) -> Result<Response, Problem> {
     let patience = patience(query.timeout)?;
     let row = app.row(id).await?;
-    if who.sees(&row).is_err() && !app.was_decided(&who, id, &body.turn_digest).await? {
-        return Err(Problem::not_found());
+    let sees = who.sees(&row).is_ok();
+    if !sees {
+        app.told(&who, &row, &body.turn_digest, |call| body.names(call)).await?;
     }
     body.check()?;
-    if who.sees(&row).is_ok() {
+    if sees {
         who.may_decide(&row, body.released(&row).into_iter())?;
-    } else if body.released(&row).iter().any(|call| !who.may_run(&call.tool)) {
-        return Err(Denied::Tools.into());
     }
     // A process that ends leaves the run to the others.
     let decision = body.decision(&who, app.execute && !app.ending.is_cancelled());
@@ -223,10 +244,9 @@ pub(crate) async fn input(
 ) -> Result<Response, Problem> {
     let patience = patience(query.timeout)?;
     let row = app.row(id).await?;
-    if who.sees(&row).is_err() && !app.was_decided(&who, id, &body.turn_digest).await? {
-        return Err(Problem::not_found());
-    }
-    if who.sees(&row).is_ok() {
+    if who.sees(&row).is_err() {
+        app.told(&who, &row, &body.turn_digest, |_| true).await?;
+    } else {
         who.may_decide(&row, row.turn.iter().flat_map(|turn| &turn.calls).filter(|call| call.is_undecided()))?;
     }
     let said = Submission {

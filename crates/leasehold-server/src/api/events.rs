@@ -29,11 +29,11 @@ use leasehold::{
     run::{Entry, EntryBody, RunId, Snapshot, State as RunState, withhold},
     store::ReadError,
 };
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::{convert::Infallible, sync::Arc};
 use tokio::{
-    sync::{OwnedSemaphorePermit, mpsc},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::{Instant, MissedTickBehavior},
 };
 
@@ -145,7 +145,9 @@ pub(crate) async fn events(
         let reader = Reader { connection, shown, _place: app.stream_place()? };
         return Ok(stream(&app, &who, id, next, until, reader));
     }
+    let place = app.journal_place().await;
     let entries = app.events_page(&who, id, next, limit).await?;
+    drop(place);
     let more = entries.last().filter(|last| last.sequence + 1 < row.sequence);
     let next_cursor = more.map(|last| last.sequence.to_string());
     Ok(Json(Page { items: entries.iter().map(Event::from).collect(), next_cursor }).into_response())
@@ -173,10 +175,13 @@ pub(super) struct Reader {
 /// The events of a run from entry number `next` on.
 pub(super) fn stream(app: &Arc<App>, who: &Who, id: RunId, next: u64, until: Until, reader: Reader) -> Response {
     let (sender, receiver) = mpsc::channel(limits::STREAM_BUFFER);
-    let feed = Feed { app: Arc::clone(app), who: who.clone(), id, next, until, sender, reader };
+    let room = Arc::new(Semaphore::new(limits::STREAM_BYTES));
+    let feed =
+        Feed { app: Arc::clone(app), who: who.clone(), id, next, page: limits::STREAM_PAGE, until, sender, room, reader };
     tokio::spawn(feed.run());
-    let events = futures::stream::unfold(receiver, |mut receiver| async {
-        receiver.recv().await.map(|event| (Ok::<_, Infallible>(event), receiver))
+    let events = futures::stream::unfold(receiver, |mut receiver: mpsc::Receiver<Taken>| async {
+        // What is taken makes room.
+        receiver.recv().await.map(|(event, _room)| (Ok::<_, Infallible>(event), receiver))
     });
     let mut response = Sse::new(events).keep_alive(KeepAlive::new().interval(limits::KEEP_ALIVE)).into_response();
     let headers = response.headers_mut();
@@ -188,13 +193,37 @@ pub(super) fn stream(app: &Arc<App>, who: &Who, id: RunId, next: u64, until: Unt
 /// Whoever reads has gone, or left an event for too long.
 struct Gone;
 
+/// An event as it is sent, and how much room it needs.
+struct Framed {
+    sent: Sent,
+    bytes: u32,
+}
+
+impl Framed {
+    fn new(event: Sent, data: &impl Serialize) -> Result<Self, Gone> {
+        let text = serde_json::to_string(data).map_err(|_| Gone)?;
+        // One that needs more than all has all for itself.
+        let bytes = u32::try_from(text.len().min(limits::STREAM_BYTES)).map_err(|_| Gone)?;
+        Ok(Self { sent: event.data(text), bytes })
+    }
+    fn text(text: &str) -> Result<Self, Gone> {
+        Self::new(Sent::default().event("text"), &json!({ "text": text }))
+    }
+}
+
+/// An event on its way, with the room that it takes until it is read.
+type Taken = (Sent, OwnedSemaphorePermit);
+
 struct Feed {
     app: Arc<App>,
     who: Who,
     id: RunId,
     next: u64,
+    /// Entries that are read at once: one for a reader that is behind, more again while it keeps up.
+    page: usize,
     until: Until,
-    sender: mpsc::Sender<Sent>,
+    sender: mpsc::Sender<Taken>,
+    room: Arc<Semaphore>,
     reader: Reader,
 }
 
@@ -217,25 +246,32 @@ impl Feed {
                 biased;
                 () = app.ending.cancelled() => return,
                 () = self.sender.closed() => return,
-                _ = checks.tick() => match app.known(&self.reader.shown).await {
-                    Ok(Some(who)) => {
-                        self.who = who;
-                        None
-                    }
-                    Ok(None) => return,
-                    // Asked again at the next look.
-                    Err(_) => None,
-                },
+                _ = checks.tick() => if self.may_read().await { None } else { return },
                 // What was committed before a piece was said is told before it.
                 () = hinted(&mut hints, id) => None,
                 text = live::next(&mut pieces, id) => Some(text),
                 () = tokio::time::sleep(limits::POLL) => None,
             };
             if let Some(text) = text
-                && self.text(&text).await.is_err()
+                && self.say(&text).await.is_err()
             {
                 return;
             }
+        }
+    }
+
+    /// Who reads is still known, and may still see the run. Where there is no answer it is asked again.
+    async fn may_read(&mut self) -> bool {
+        match self.app.known(&self.reader.shown).await {
+            Ok(Some(who)) => {
+                self.who = who;
+                match self.app.seen(&self.who, self.id).await {
+                    Ok(_) => true,
+                    Err(problem) => problem.code != Problem::not_found().code,
+                }
+            }
+            Ok(None) => false,
+            Err(_) => true,
         }
     }
 
@@ -250,61 +286,183 @@ impl Feed {
         };
         // The row was read first: what it counts is there to be read. Pieces that were said until now belong to the last reply of
         // that, or to one that is not there yet.
-        let mut texts = Vec::new();
+        let (app, mut texts) = (Arc::clone(&self.app), Vec::new());
         if self.next < row.sequence {
             self.app.texts.catch_up();
             texts = live::waiting(pieces, self.id);
         }
         while self.next < row.sequence {
-            match self.app.events_page(&self.who, self.id, self.next, limits::STREAM_PAGE).await {
+            let place = app.journal_place().await;
+            let entries = match self.app.events_page(&self.who, self.id, self.next, self.page).await {
                 Ok(entries) if entries.is_empty() => return Ok(false),
-                Ok(entries) => {
-                    let is_last = entries.last().is_some_and(|last| last.sequence + 1 >= row.sequence);
-                    let reply = entries.iter().rposition(|entry| matches!(entry.body, EntryBody::ModelReply(_)));
-                    for (index, entry) in entries.iter().enumerate() {
-                        if is_last && Some(index) == reply {
-                            self.texts(&mut texts).await?;
-                        }
-                        let event = Sent::default().id(entry.sequence.to_string()).event(entry.body.kind());
-                        self.send(event.json_data(Event::from(entry))).await?;
-                        self.next = entry.sequence + 1;
-                    }
-                }
+                Ok(entries) => entries,
                 Err(ReadError::Unavailable(_)) => return Ok(false),
                 Err(ReadError::Corrupt { .. }) => {
                     let problem = Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "unreadable", "an entry does not decode");
-                    self.send(Sent::default().event("problem").json_data(problem)).await?;
+                    drop(place);
+                    self.send(Framed::new(Sent::default().event("problem"), &problem)?).await?;
                     return Ok(true);
                 }
+            };
+            let behind = self.told(&row, entries, &mut texts)?;
+            drop(place);
+            self.page = (self.page * 2).min(limits::STREAM_PAGE);
+            if let Some(bytes) = behind {
+                // Nothing is kept meanwhile: it is in the journal.
+                self.page = 1;
+                self.has_room(bytes).await?;
             }
         }
-        self.texts(&mut texts).await?;
+        for text in texts {
+            self.say(&text).await?;
+        }
         Ok(self.until.over(&row))
     }
 
-    async fn texts(&self, texts: &mut Vec<Arc<str>>) -> Result<(), Gone> {
-        for text in texts.drain(..) {
-            self.text(&text).await?;
+    /// Tells of these entries, with the pieces of the last reply before it. Where the reader leaves no room for one, the room that
+    /// it needs.
+    fn told(&mut self, row: &Snapshot, entries: Vec<Entry>, texts: &mut Vec<Arc<str>>) -> Result<Option<u32>, Gone> {
+        let is_last = entries.last().is_some_and(|last| last.sequence + 1 >= row.sequence);
+        let reply = entries.iter().rposition(|entry| matches!(entry.body, EntryBody::ModelReply(_)));
+        for (index, entry) in entries.into_iter().enumerate() {
+            if is_last && Some(index) == reply {
+                for text in texts.drain(..) {
+                    // A hint: where there is no room it is left out.
+                    self.offer(Framed::text(&text)?)?;
+                }
+            }
+            let event = Sent::default().id(entry.sequence.to_string()).event(entry.body.kind());
+            if let Some(left) = self.offer(Framed::new(event, &Event::from(&entry))?)? {
+                return Ok(Some(left.bytes));
+            }
+            self.next = entry.sequence + 1;
+            if Some(index) == reply && !is_last {
+                // They may be of this reply, which has them all.
+                texts.clear();
+            }
+        }
+        Ok(None)
+    }
+
+    /// A piece of a reply.
+    async fn say(&self, text: &str) -> Result<(), Gone> {
+        self.send(Framed::text(text)?).await
+    }
+
+    /// Sends it where there is room, and gives it back where there is none.
+    fn offer(&self, event: Framed) -> Result<Option<Framed>, Gone> {
+        let Framed { sent, bytes } = event;
+        let Ok(room) = Arc::clone(&self.room).try_acquire_many_owned(bytes) else { return Ok(Some(Framed { sent, bytes })) };
+        match self.sender.try_send((sent, room)) {
+            Ok(()) => Ok(None),
+            Err(mpsc::error::TrySendError::Full((sent, _))) => Ok(Some(Framed { sent, bytes })),
+            Err(mpsc::error::TrySendError::Closed(_)) => Err(Gone),
+        }
+    }
+
+    async fn send(&self, event: Framed) -> Result<(), Gone> {
+        let mut left = self.offer(event)?;
+        while let Some(event) = left {
+            self.has_room(event.bytes).await?;
+            left = self.offer(event)?;
         }
         Ok(())
     }
 
-    async fn text(&self, text: &str) -> Result<(), Gone> {
-        self.send(Sent::default().event("text").json_data(json!({ "text": text }))).await
+    /// Waits until there is room. A reader that leaves an event for too long is cut off, and comes back where it was.
+    async fn has_room(&self, bytes: u32) -> Result<(), Gone> {
+        let room = async {
+            let place = self.sender.reserve().await.map_err(|_| Gone)?;
+            let room = tokio::select! {
+                room = self.room.acquire_many(bytes) => room.map_err(|_| Gone)?,
+                () = self.sender.closed() => return Err(Gone),
+            };
+            drop((place, room));
+            Ok(())
+        };
+        tokio::select! {
+            room = tokio::time::timeout(limits::READER_PATIENCE, room) => room.unwrap_or_else(|_| {
+                if let Some(connection) = &self.reader.connection {
+                    connection.cut();
+                }
+                Err(Gone)
+            }),
+            () = self.app.ending.cancelled() => Err(Gone),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::tests::{who, world},
+        *,
+    };
+    use crate::access::Role;
+    use futures::FutureExt as _;
+
+    fn event(bytes: usize) -> Framed {
+        Framed { sent: Sent::default(), bytes: bytes.try_into().unwrap() }
     }
 
-    /// A reader that leaves an event for too long is cut off, and comes back where it was.
-    async fn send(&self, event: Result<Sent, axum::Error>) -> Result<(), Gone> {
-        let event = event.map_err(|_| Gone)?;
-        let sent = tokio::select! {
-            sent = self.sender.send_timeout(event, limits::READER_PATIENCE) => sent,
-            () = self.app.ending.cancelled() => return Err(Gone),
-        };
-        if let Err(mpsc::error::SendTimeoutError::Timeout(_)) = &sent
-            && let Some(connection) = &self.reader.connection
-        {
-            connection.cut();
+    async fn feed(app: Arc<App>) -> (Feed, mpsc::Receiver<Taken>) {
+        let (sender, receiver) = mpsc::channel(limits::STREAM_BUFFER);
+        let room = Arc::new(Semaphore::new(limits::STREAM_BYTES));
+        let reader = Reader { connection: None, shown: Shown::Bearer("ann".into()), _place: app.stream_place().unwrap() };
+        let (page, until) = (limits::STREAM_PAGE, Until::Settled);
+        (
+            Feed {
+                app,
+                who: who("ann", Role::Operator, &[], &[]),
+                id: RunId::new(),
+                next: 0,
+                page,
+                until,
+                sender,
+                room,
+                reader,
+            },
+            receiver,
+        )
+    }
+
+    /// There was room for it.
+    fn taken(feed: &Feed, bytes: usize) -> bool {
+        feed.offer(event(bytes)).is_ok_and(|left| left.is_none())
+    }
+
+    #[tokio::test]
+    async fn what_waits_for_a_reader_is_bounded_in_number_and_in_bytes() {
+        let world = world().await;
+        let (feed, mut reader) = feed(Arc::clone(&world.app)).await;
+        assert!(taken(&feed, limits::STREAM_BYTES - 1) && taken(&feed, 1) && !taken(&feed, 1));
+        assert!(feed.has_room(1).now_or_never().is_none(), "it waits");
+        drop(reader.recv().await.unwrap());
+        assert!(feed.has_room(limits::STREAM_BYTES.try_into().unwrap()).now_or_never().is_none(), "not for all");
+        assert!(feed.has_room(1).now_or_never().is_some() && taken(&feed, limits::STREAM_BYTES - 1));
+        while reader.try_recv().is_ok() {}
+        // One that is longer than all has all for itself.
+        let Ok(long) = Framed::text(&"x".repeat(limits::STREAM_BYTES * 2)) else { panic!("it is text") };
+        assert!(feed.offer(long).is_ok_and(|left| left.is_none()) && !taken(&feed, 1));
+        drop(reader.recv().await.unwrap());
+        for _ in 0..limits::STREAM_BUFFER {
+            assert!(taken(&feed, 1));
         }
-        sent.map_err(|_| Gone)
+        assert!(!taken(&feed, 1));
+        drop(reader);
+        assert!(feed.has_room(1).await.is_err() && feed.offer(event(1)).is_err(), "whoever reads has gone");
+    }
+
+    #[tokio::test]
+    async fn so_many_journals_are_read_at_once_for_whoever_asks() {
+        let world = world().await;
+        let mut places = Vec::new();
+        for _ in 0..limits::JOURNAL_READS_MAX {
+            places.push(world.app.journal_place().now_or_never().flatten().expect("a place"));
+        }
+        let mut next = Box::pin(world.app.journal_place());
+        assert!((&mut next).now_or_never().is_none(), "it waits");
+        places.pop();
+        assert!(next.now_or_never().flatten().is_some());
     }
 }

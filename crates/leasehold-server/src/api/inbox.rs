@@ -95,6 +95,7 @@ pub(crate) async fn inbox(
     let next_cursor = items.last().filter(|_| more).map(|item| cursor(place(item)));
     let mut shown = Vec::with_capacity(items.len());
     for (kind, listed) in &items {
+        let _place = app.journal_place().await;
         let mut details = app.runtime.details(listed.id).await.map_err(|error| error.to_string());
         if let Ok(details) = &mut details {
             details.withhold(|tool| who.decides(tool));

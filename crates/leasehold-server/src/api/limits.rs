@@ -26,12 +26,17 @@ pub(crate) const BURST: NonZeroU32 = at_least_one(1_000);
 pub(crate) const WAIT_DEFAULT: u32 = 60;
 /// And at most, in seconds: 422.
 pub(crate) const WAIT_MAX: u32 = 600;
-/// How long a reader of a stream may leave an event; then its connection is closed, and it comes back with `Last-Event-ID`.
+/// How long a reader of a stream may leave an event, or of any answer its next byte; then its connection is closed, and it comes back
+/// with `Last-Event-ID`.
 pub(crate) const READER_PATIENCE: Duration = Duration::from_secs(30);
-/// Events of a stream that wait for its reader.
+/// Events of a stream that wait for its reader; the others wait in the journal.
 pub(crate) const STREAM_BUFFER: usize = 64;
-/// Entries that a stream reads at once.
-pub(crate) const STREAM_PAGE: usize = 50;
+/// And their bytes, or one event that is longer.
+pub(crate) const STREAM_BYTES: usize = 256 * 1024;
+/// Entries that a stream reads at once while its reader keeps up.
+pub(crate) const STREAM_PAGE: usize = 16;
+/// Journals that are read at once for whoever asks, fewer than an embedded store reads side by side; further ones wait.
+pub(crate) const JOURNAL_READS_MAX: usize = 2;
 /// Between two comments on a stream without events.
 pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Looks at a watched run this often where no hint came.

@@ -9,6 +9,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
 };
+use tokio_io_timeout::TimeoutStream;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower_service::Service as _;
 
@@ -71,6 +72,9 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, ending: Cancell
 
 async fn connection(stream: TcpStream, peer: SocketAddr, router: Router, ending: CancellationToken) {
     stream.set_nodelay(true).ok();
+    // Of an answer that nobody takes, a stream's or another, nothing is kept for long.
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(limits::READER_PATIENCE));
     let this = Connection::new(peer);
     let connection = this.clone();
     let service = service_fn(move |request: Request<Incoming>| {
@@ -81,7 +85,7 @@ async fn connection(stream: TcpStream, peer: SocketAddr, router: Router, ending:
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(limits::HEAD_READ_TIMEOUT).max_buf_size(limits::HEADER_BYTES_MAX * 2);
-    let serving = http.serve_connection(TokioIo::new(stream), service);
+    let serving = http.serve_connection(TokioIo::new(Box::pin(stream)), service);
     tokio::pin!(serving);
     let mut ended = false;
     loop {

@@ -56,7 +56,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc::UnboundedReceiver};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, broadcast, mpsc::UnboundedReceiver};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// What the endpoints share.
@@ -79,6 +79,7 @@ pub(crate) struct App {
     tasks: TaskTracker,
     requests: Arc<Semaphore>,
     streams: Arc<Semaphore>,
+    journals: Semaphore,
     rates: DefaultKeyedRateLimiter<String>,
 }
 
@@ -136,6 +137,7 @@ impl App {
             tasks: TaskTracker::new(),
             requests: Arc::new(Semaphore::new(limits::REQUESTS_MAX)),
             streams: Arc::new(Semaphore::new(limits::STREAMS_MAX)),
+            journals: Semaphore::new(limits::JOURNAL_READS_MAX),
             rates: RateLimiter::keyed(Quota::per_second(limits::RATE).allow_burst(limits::BURST)),
         }
     }
@@ -202,6 +204,13 @@ impl App {
         Arc::clone(&self.requests).try_acquire_owned().map_err(|_| Problem::overloaded("requests"))
     }
 
+    /// A place to read a journal, once there is one: the segments of this process read their runs through the same store, and must
+    /// not wait behind everybody who looks.
+    async fn journal_place(&self) -> Option<SemaphorePermit<'_>> {
+        // It is never closed.
+        self.journals.acquire().await.ok()
+    }
+
     /// The row of a run, or what of it can be read.
     async fn row(&self, id: RunId) -> Result<Snapshot, Problem> {
         match self.runtime.store().load(id).await {
@@ -221,6 +230,7 @@ impl App {
 
     /// The run with its whole journal, as the caller may see it.
     async fn details(&self, who: &Who, id: RunId) -> Result<Details, Problem> {
+        let _place = self.journal_place().await;
         let mut details = self.runtime.details(id).await?;
         details.withhold(|tool| who.decides(tool));
         Ok(details)

@@ -63,7 +63,7 @@ impl Authenticate for Known {
     }
 }
 
-fn who(name: &str, role: Role, teams: &[&str], tools: &[&str]) -> Who {
+pub(super) fn who(name: &str, role: Role, teams: &[&str], tools: &[&str]) -> Who {
     Who {
         principal: Principal::person(name),
         person: name.into(),
@@ -74,15 +74,15 @@ fn who(name: &str, role: Role, teams: &[&str], tools: &[&str]) -> Who {
     }
 }
 
-struct World {
-    app: Arc<App>,
+pub(super) struct World {
+    pub(super) app: Arc<App>,
     access: Arc<Known>,
     router: Router,
     far: FarSide,
     live: UnboundedSender<Live>,
 }
 
-async fn world() -> World {
+pub(super) async fn world() -> World {
     world_at(([127, 0, 0, 1], 7878).into(), &[]).await
 }
 
@@ -363,8 +363,7 @@ async fn a_token_that_is_revoked_ends_its_streams() {
     let open = |token: &str| {
         let place = world.app.stream_place().unwrap();
         let reader = events::Reader { connection: None, shown: Shown::Bearer(token.into()), _place: place };
-        let who = who(token, Role::Operator, &[], &[]);
-        events::stream(&world.app, &who, id.parse().unwrap(), 0, Until::Settled, reader)
+        events::stream(&world.app, &who(token, Role::Operator, &[], &[]), id.parse().unwrap(), 0, Until::Settled, reader)
     };
     let whole = |response: axum::response::Response| async {
         tokio::time::timeout(limits::RECHECK * 3, axum::body::to_bytes(response.into_body(), usize::MAX)).await
@@ -373,6 +372,26 @@ async fn a_token_that_is_revoked_ends_its_streams() {
     world.access.0.lock().unwrap().remove("ann");
     let (revoked, kept) = futures::future::join(whole(revoked), whole(kept)).await;
     assert!(revoked.is_ok() && kept.is_err(), "{revoked:?} {kept:?}");
+}
+
+#[tokio::test]
+async fn who_may_not_see_a_run_any_more_reads_its_stream_no_longer() {
+    let world = world().await;
+    let (id, _) = world.suspended("ann", json!({ "team": "docks" })).await;
+    tokio::time::pause();
+    let open = |token: &str| {
+        let place = world.app.stream_place().unwrap();
+        let reader = events::Reader { connection: None, shown: Shown::Bearer(token.into()), _place: place };
+        events::stream(&world.app, &who(token, Role::Operator, &[], &[]), id.parse().unwrap(), 0, Until::Settled, reader)
+    };
+    let whole = |response: axum::response::Response| async {
+        tokio::time::timeout(limits::RECHECK * 3, axum::body::to_bytes(response.into_body(), usize::MAX)).await
+    };
+    // Of the team, its owner, and an approver of the call that waits.
+    let streams = futures::future::join3(whole(open("tim")), whole(open("ann")), whole(open("eve")));
+    world.access.0.lock().unwrap().get_mut("tim").unwrap().teams.clear();
+    let (left, owner, approver) = streams.await;
+    assert!(left.is_ok() && owner.is_err() && approver.is_err(), "{left:?} {owner:?} {approver:?}");
 }
 
 #[tokio::test]

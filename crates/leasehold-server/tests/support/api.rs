@@ -146,8 +146,11 @@ impl Server {
         }
         Events::of(request).await
     }
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id().unwrap()
+    }
     pub(crate) fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_raw(self.child.id().unwrap().try_into().unwrap()).unwrap(), signal).unwrap();
+        kill_process(Pid::from_raw(self.pid().try_into().unwrap()).unwrap(), signal).unwrap();
     }
     /// Waits until it has ended; its exit code and what it said.
     pub(crate) async fn ended(mut self) -> (Option<i32>, String) {
