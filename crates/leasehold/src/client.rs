@@ -35,15 +35,17 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio_util::sync::CancellationToken;
 
+mod answer;
 mod errors;
 mod input;
 mod look;
 mod people;
 mod request;
 
+pub use answer::QuestionAnswer;
 pub use errors::{InvalidField, OrderError, StartError};
 pub use input::Submission;
-pub use look::{Details, InboxKind, Unserved};
+pub use look::{Details, InboxKind, StandingQuestion, Unserved};
 pub use people::{Asked, Decided, Decision, Resolution, Resolved};
 use request::{check_request, request_key};
 
