@@ -100,6 +100,10 @@ impl Desk {
             return Ok(());
         }
         self.ended(&call);
+        if reply.is_closed() {
+            // Taken back before it was asked.
+            return Ok(());
+        }
         let question = body::Question { call_id: call.clone(), prompt, schema };
         match segment.commit(vec![Act::Question(question)]).await {
             Ok(()) => {

@@ -1,6 +1,6 @@
 //! A question that a running call asks a person. It is journaled before anybody sees it, and stands until it is answered, the call
 //! asks something else or ends, or its run is taken from this process. The time that the person takes counts towards the tool's
-//! timeout: a tool that asks declares one that is long enough. A process that dies while a question stands leaves what any
+//! timeout: a tool that asks declares one that is long enough. A read that waits keeps its place among those that run side by side. A process that dies while a question stands leaves what any
 //! interrupted call leaves: a read is made again and asks again, a write is repeated or in doubt by its effect.
 //!
 //! ```
