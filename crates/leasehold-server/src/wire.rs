@@ -171,6 +171,22 @@ pub(crate) struct Waiting {
     pub(crate) calls: Vec<WaitingCall>,
 }
 
+/// What a running call asks a person.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub(crate) struct Question {
+    call_id: String,
+    tool: String,
+    /// Which question: the number of its entry in the journal.
+    question: u64,
+    /// In the tool's words.
+    prompt: String,
+    /// JSON Schema of the values.
+    #[schema(value_type = Object)]
+    schema: Value,
+    #[schema(value_type = String, format = DateTime)]
+    asked_at: Timestamp,
+}
+
 /// What a person decided about one call.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct Decision {
@@ -227,6 +243,8 @@ pub(crate) struct Run {
     #[serde(skip_serializing_if = "Option::is_none")]
     doubt: Option<Doubt>,
     pub(crate) waiting: Option<Waiting>,
+    /// What running calls ask a person now.
+    questions: Vec<Question>,
     decisions: Vec<Decision>,
     pub(crate) output: Option<String>,
     truncated: bool,
@@ -356,6 +374,18 @@ fn waiting(subject: &Subject<'_>) -> Option<Waiting> {
     })
 }
 
+fn questions(subject: &Subject<'_>) -> Vec<Question> {
+    let asked = subject.questions().map(|asked| Question {
+        call_id: asked.call.id.to_string(),
+        tool: asked.call.tool.clone(),
+        question: asked.number,
+        prompt: asked.question.prompt.clone(),
+        schema: asked.question.schema.clone(),
+        asked_at: asked.at,
+    });
+    asked.collect()
+}
+
 fn decisions(initiator: &str, entries: &[Entry]) -> Vec<Decision> {
     let mut all = Vec::new();
     for entry in entries {
@@ -413,6 +443,7 @@ impl Run {
             }),
             doubt: doubt(subject),
             waiting: waiting(subject),
+            questions: questions(subject),
             decisions: decisions(&row.initiator, entries),
             output: end.as_ref().and_then(|end| end.output.clone()),
             truncated: end.is_some_and(|end| end.truncated),
@@ -520,7 +551,7 @@ impl From<&Entry> for Event {
 /// An item of the inbox.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct InboxItem {
-    /// `in_doubt`, `approval`, `input`, `duplicate`, `contradicted` or `dead`.
+    /// `in_doubt`, `approval`, `question`, `input`, `duplicate`, `contradicted` or `dead`.
     kind: &'static str,
     run: InboxRun,
     /// Why the run is not shown whole.

@@ -61,6 +61,7 @@ GET  /api/v1/runs/{id}/events       stream     done           401  401   401    
 POST /api/v1/runs/{id}/decision     approve    waiting        401  401   401     401     401  404    role   role  404    200  404   mach    tool 200
 POST /api/v1/runs/{id}/decision     deny       waiting        401  401   401     401     401  404    role   role  404    200  404   200     200  200
 POST /api/v1/runs/{id}/input        values     asks           401  401   401     401     401  404    role   role  404    200  404   mach    tool 200
+POST /api/v1/runs/{id}/answer       question   waiting        401  401   401     401     401  404    role   role  404    none  404  none    none none
 POST /api/v1/runs/{id}/cancel       -          waiting        401  401   401     401     401  404    role   200   404    role 404   200     200  200
 POST /api/v1/runs/{id}/cancel       -          asks           401  401   401     401     401  404    role   200   404    role 404   200     200  200
 POST /api/v1/runs/{id}/resolve      landed     doubt          401  401   401     401     401  404    role   role  404    404  404   role    202  202
@@ -233,6 +234,7 @@ impl Scene {
         let body = match line.with {
             "approve" | "deny" => Some(json!({ "turn_digest": run.digest, "decision": line.with })),
             "values" => Some(json!({ "turn_digest": run.digest, "values": { "text": "canary-values" } })),
+            "question" => Some(json!({ "call_id": "t1c0", "question": 3, "values": { "text": "canary-values" } })),
             "landed" | "not_landed" | "abandon" => {
                 Some(json!({ "call_id": "t1c0", "fence_epoch": run.epoch, "outcome": line.with }))
             }
@@ -293,6 +295,7 @@ fn refusal(cell: &str) -> Option<(u16, &'static str)> {
         "tool" => (403, "approver_not_permitted"),
         "mach" => (403, "machine_may_not_release"),
         "early" => (409, "too_early"),
+        "none" => (409, "no_question"),
         _ => return None,
     })
 }

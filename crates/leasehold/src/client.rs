@@ -35,6 +35,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio_util::sync::CancellationToken;
 
+mod answer;
 mod errors;
 mod input;
 mod look;
@@ -42,9 +43,10 @@ mod people;
 mod request;
 mod similar;
 
+pub use answer::QuestionAnswer;
 pub use errors::{InvalidField, OrderError, StartError};
 pub use input::Submission;
-pub use look::{Details, InboxKind, Unserved};
+pub use look::{Details, InboxKind, StandingQuestion, Unserved};
 pub use people::{Asked, Decided, Decision, Resolution, Resolved};
 use request::{check_request, request_key};
 pub use similar::{Similar, SimilarCall, SimilarStage};

@@ -51,8 +51,8 @@ pub mod worker;
 
 pub use agent::executor::Live;
 pub use client::{
-    Asked, Decided, Decision, Details, Execution, InboxKind, OrderError, Resolution, Resolved, Runtime, RuntimeConfig, Similar,
-    SimilarCall, SimilarStage, StartError, StartRun, Started, Submission, Unserved,
+    Asked, Decided, Decision, Details, Execution, InboxKind, OrderError, QuestionAnswer, Resolution, Resolved, Runtime,
+    RuntimeConfig, Similar, SimilarCall, SimilarStage, StandingQuestion, StartError, StartRun, Started, Submission, Unserved,
 };
 pub use worker::pool::{PoolConfig, Worked};
 

@@ -27,6 +27,14 @@ pub const SIMILAR_WITHIN: Duration = Duration::from_secs(24 * 60 * 60);
 pub const SIMILAR_RUNS_MAX: usize = 50;
 /// Similar calls that a card names for one of its calls; further ones are left out.
 pub const SIMILAR_SHOWN_MAX: usize = 5;
+/// Bytes of a question that a running call asks a person; more: it is not asked.
+pub const QUESTION_PROMPT_BYTES_MAX: usize = 8 * 1024;
+/// Bytes of the schema of its answer; more: it is not asked.
+pub const QUESTION_SCHEMA_BYTES_MAX: usize = 32 * 1024;
+/// Questions of one entry of a call, one after the other; further ones are not asked.
+pub const QUESTIONS_MAX: u32 = 16;
+/// Bytes of the values that answer a question; more: refused.
+pub const ANSWER_BYTES_MAX: usize = 256 * 1024;
 /// Misfits that are named of values that a person filled in; further ones are found once those are mended.
 pub const INVALID_FIELDS_MAX: usize = 20;
 /// Time for a preview or a precondition; longer: the card says that there is none.
@@ -46,6 +54,8 @@ pub const PASSED_OVER_MAX: usize = 1_000;
 /// Runs that a worker keeps in mind as said to be unsettled, so that each is said once; further ones are left without a word until
 /// one of those is settled.
 pub const UNSETTLED_SAID_MAX: usize = 1_000;
+/// Running runs that one look at the inbox asks the store for at the same time; further ones after those.
+pub const LOOKS_AT_ONCE_MAX: usize = 8;
 /// Entries or rows of one page.
 pub const PAGE_MAX: usize = 1_000;
 /// Bytes of the kind and of the key of a record, each; more: refused before it is sent.

@@ -346,7 +346,7 @@ fn numbers_come_back_from_the_record_as_they_were() {
             call_id: leasehold::run::CallId::of(1, 0),
             question: 0,
             by: World::person(),
-            values: json!({ "n": number }).as_object().expect("an object").clone(),
+            values: json!({ "n": number }).as_object().cloned(),
         };
         let body = EntryBody::Answered(born);
         assert_eq!(EntryBody::decode("answered", &body.encode()).expect("decodes"), body, "{number:e}");

@@ -192,7 +192,9 @@ impl Who {
     pub(crate) fn sees(&self, run: &Snapshot) -> Result<(), Denied> {
         let own = run.owner == self.principal.id || run.initiator == self.person;
         let of_team = run.team.as_ref().is_some_and(|team| self.teams.contains(team));
-        let pending = || run.state.is_waiting() && open(run).any(|call| self.decides(&call.tool));
+        let asks = || run.questions().any(|(call, _)| self.decides(&call.tool));
+        let waits = || run.state.is_waiting() && open(run).any(|call| self.decides(&call.tool));
+        let pending = || waits() || asks();
         if own || of_team || self.role >= Role::Operator || pending() { Ok(()) } else { Err(Denied::NotYours) }
     }
 
@@ -225,6 +227,13 @@ impl Who {
             return Err(Denied::Machine);
         }
         if released.all(|call| self.may_run(&call.tool)) { Ok(()) } else { Err(Denied::Tools) }
+    }
+
+    /// Answers a call of a run that asks; `given`: the call that is given values, none where nothing is. To decline needs an approver;
+    /// to give values the right to the call's tool, and for a write a person. The runtime adds four eyes.
+    pub(crate) fn may_answer(&self, run: &Snapshot, given: Option<&OpenCall>) -> Result<(), Denied> {
+        self.may_decide(run, given.into_iter())?;
+        if given.is_none_or(|call| self.may_run(&call.tool)) { Ok(()) } else { Err(Denied::Tools) }
     }
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct InboxQuery {
     #[serde(default)]
     #[param(
         nullable = false,
-        pattern = "^(in_doubt|approval|input|duplicate|contradicted|dead)_[0-9]{1,13}_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
+        pattern = "^(in_doubt|approval|question|input|duplicate|contradicted|dead)_[0-9]{1,13}_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
     )]
     cursor: Option<String>,
 }
@@ -45,8 +45,15 @@ pub(crate) struct InboxQuery {
 /// Where an item stands: by urgency, then the longest waiting first.
 type Place = (InboxKind, Timestamp, RunId);
 
-const KINDS: [InboxKind; 6] =
-    [InboxKind::InDoubt, InboxKind::Approval, InboxKind::Input, InboxKind::Duplicate, InboxKind::Contradicted, InboxKind::Dead];
+const KINDS: [InboxKind; 7] = [
+    InboxKind::InDoubt,
+    InboxKind::Approval,
+    InboxKind::Question,
+    InboxKind::Input,
+    InboxKind::Duplicate,
+    InboxKind::Contradicted,
+    InboxKind::Dead,
+];
 
 fn place((kind, listed): &(InboxKind, Listed)) -> Place {
     (*kind, listed.since, listed.id)

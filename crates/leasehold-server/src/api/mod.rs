@@ -18,6 +18,9 @@ mod live;
 mod openapi;
 mod orders;
 mod problem;
+#[cfg(test)]
+mod question_tests;
+mod questions;
 mod runs;
 mod start;
 #[cfg(test)]

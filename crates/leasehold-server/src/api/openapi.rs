@@ -5,7 +5,7 @@ use super::{
     guard::bounded,
     health, inbox, orders,
     problem::{Problem, Shown},
-    runs, start,
+    questions, runs, start,
 };
 use axum::{
     Router,
@@ -70,6 +70,7 @@ pub(super) fn routes(app: &Arc<App>) -> Router {
     let short = OpenApiRouter::new()
         .routes(routes!(runs::list))
         .routes(routes!(runs::show_run))
+        .routes(routes!(questions::answer))
         .routes(routes!(orders::cancel))
         .routes(routes!(orders::resolve))
         .routes(routes!(orders::redrive))

@@ -7,6 +7,7 @@ use super::{
     events::{self, Until},
     guard, limits,
     listen::Connection,
+    question_tests,
 };
 use crate::{
     access::{AccessError, Method, NewSession, Role, Who},
@@ -112,6 +113,7 @@ async fn world_at(listen: SocketAddr, environment: &[(&str, &str)]) -> World {
     registry.add_agent(AgentSpec::new("both", both).tools(["ledger.*"])).unwrap();
     let model = ScriptedModel::from_toml("m", script).unwrap();
     registry.add_agent(AgentSpec::new("clerk", model).tools(["ledger.*"])).unwrap();
+    question_tests::add_to(&mut registry);
     let clock = Arc::new(SystemClock::new().unwrap());
     let (sender, live) = unbounded_channel();
     let store = MemoryStore::new(clock.clone());
@@ -125,6 +127,7 @@ async fn world_at(listen: SocketAddr, environment: &[(&str, &str)]) -> World {
         ("eve", who("eve", Role::Approver, &[], &["ledger.*"])),
         ("eva", who("eva", Role::Approver, &[], &["ledger.append"])),
         ("dot", who("dot", Role::Approver, &[], &["diary.*"])),
+        ("zoe", who("zoe", Role::Approver, &[], &["box.*"])),
         ("sid", who("sid", Role::Approver, &[], &["site.*"])),
         ("olga", who("olga", Role::Operator, &[], &[])),
         ("root", who("root", Role::Admin, &[], &[])),
@@ -164,14 +167,27 @@ impl World {
         let bytes = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
         (status, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
     }
-    async fn get(&self, who: &str, path: &str) -> (u16, Value) {
+    /// The screen, as text.
+    pub(super) async fn text(&self, who: &str, path: &str) -> String {
+        let request = Request::builder()
+            .uri(format!("/api/v1{path}"))
+            .header(header::HOST, "localhost")
+            .header(header::ACCEPT, "text/plain")
+            .header(header::AUTHORIZATION, format!("Bearer {who}"))
+            .body(Body::empty())
+            .unwrap();
+        let response = self.router.clone().call(request).await.unwrap();
+        let bytes = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        String::from_utf8(bytes.to_vec()).unwrap()
+    }
+    pub(super) async fn get(&self, who: &str, path: &str) -> (u16, Value) {
         self.ask(who, "GET", path, None).await
     }
-    async fn post(&self, who: &str, path: &str, body: Value) -> (u16, Value) {
+    pub(super) async fn post(&self, who: &str, path: &str, body: Value) -> (u16, Value) {
         self.ask(who, "POST", path, Some(body)).await
     }
     /// The status and the code of a refusal.
-    async fn refused(&self, who: &str, path: &str, body: Value) -> (u16, String) {
+    pub(super) async fn refused(&self, who: &str, path: &str, body: Value) -> (u16, String) {
         let (status, problem) = self.post(who, path, body).await;
         (status, problem["code"].as_str().unwrap_or_default().to_owned())
     }
@@ -184,26 +200,27 @@ impl World {
         String::from_utf8(axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap().into()).unwrap()
     }
     /// A run of this owner that waits, and its digest.
-    async fn suspended(&self, owner: &str, more: Value) -> (String, String) {
+    pub(super) async fn suspended(&self, owner: &str, more: Value) -> (String, String) {
         let mut body = json!({ "agent": "clerk", "input": "append", "mode": "wait" });
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let (status, run) = self.post(owner, "/runs", body).await;
         assert_eq!((status, &run["state"]), (200, &"waiting_for_approval".into()), "{run}");
         (run["id"].as_str().unwrap().into(), run["waiting"]["turn_digest"].as_str().unwrap().into())
     }
-    async fn listed(&self, who: &str, list: &str) -> usize {
+    pub(super) async fn listed(&self, who: &str, list: &str) -> usize {
         let (status, page) = self.get(who, list).await;
         assert_eq!(status, 200, "{page}");
         page["items"].as_array().unwrap().len()
     }
 }
 
-const ORDERS: [&str; 6] = ["decision", "input", "cancel", "resolve", "redrive", "discard"];
+const ORDERS: [&str; 7] = ["decision", "input", "answer", "cancel", "resolve", "redrive", "discard"];
 
 fn body_of(order: &str, digest: &str) -> Value {
     match order {
         "decision" => json!({ "turn_digest": digest, "decision": "approve" }),
         "input" => json!({ "turn_digest": digest, "values": {} }),
+        "answer" => json!({ "call_id": "t1c0", "question": 0, "decline": true }),
         "resolve" => json!({ "call_id": "t1c0", "fence_epoch": 1, "outcome": "abandon" }),
         _ => json!({}),
     }

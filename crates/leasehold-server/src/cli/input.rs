@@ -37,19 +37,24 @@ pub(crate) struct InputArgs {
 impl InputArgs {
     /// The values, by key.
     pub(super) fn values(&self) -> Result<Map<String, Value>, Failure> {
-        let value = if self.values == "-" {
-            let mut text = String::new();
-            std::io::stdin()
-                .read_to_string(&mut text)
-                .map_err(|e| Failure::usage(format!("--values: standard input cannot be read: {e}")))?;
-            serde_json::from_str(&text).map_err(|e| Failure::usage(format!("--values: standard input is not JSON: {e}")))?
-        } else {
-            json_or_file("--values", &self.values)?
-        };
-        match value {
-            Value::Object(values) => Ok(values),
-            _ => Err(Failure::usage("--values is not a JSON object: give each value with its name")),
-        }
+        values_of(&self.values)
+    }
+}
+
+/// Values as `--values` has them: JSON, a file with it, or standard input.
+pub(super) fn values_of(text: &str) -> Result<Map<String, Value>, Failure> {
+    let value = if text == "-" {
+        let mut text = String::new();
+        std::io::stdin()
+            .read_to_string(&mut text)
+            .map_err(|e| Failure::usage(format!("--values: standard input cannot be read: {e}")))?;
+        serde_json::from_str(&text).map_err(|e| Failure::usage(format!("--values: standard input is not JSON: {e}")))?
+    } else {
+        json_or_file("--values", text)?
+    };
+    match value {
+        Value::Object(values) => Ok(values),
+        _ => Err(Failure::usage("--values is not a JSON object: give each value with its name")),
     }
 }
 

@@ -5,6 +5,7 @@
 //! has to decide. A reader that goes away ends a command quietly.
 
 mod agents;
+mod answer;
 mod audit;
 mod children;
 mod config;
@@ -92,6 +93,8 @@ enum Command {
     Deny(decide::DecideArgs),
     /// Give the values that a call waits for
     Input(input::InputArgs),
+    /// Answer what a running call asks, or decline to
+    Answer(answer::AnswerArgs),
     /// Say what is true of a write in doubt
     Resolve(resolve::ResolveArgs),
     /// Make, list and revoke API tokens
@@ -239,6 +242,7 @@ fn execute(cli: Cli) -> Outcome {
         Command::Approve(args) => block_on(decide::approve(&context()?, args)),
         Command::Deny(args) => block_on(decide::deny(&context()?, args)),
         Command::Input(args) => block_on(input::input(&context()?, args)),
+        Command::Answer(args) => block_on(answer::answer(&context()?, args)),
         Command::Resolve(args) => block_on(resolve::resolve(&context()?, args)),
         Command::Token(command) => block_on(token::token(&context()?, command)),
         Command::User(command) => block_on(user::user(&context()?, command)),

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     access::Role,
-    render::{card, doubt, how_to_decide, sentence},
+    render::{card, doubt, how_to_answer, how_to_decide, questions, sentence},
     terminal::{self, Screen},
     wire,
 };
@@ -166,6 +166,10 @@ pub(crate) async fn report(local: &Local<'_>, details: &Details) -> Outcome {
         (State::WaitingForApproval | State::WaitingForInput, _) => {
             card(&mut screen, &subject, None);
             how_to_decide(&mut screen, &subject);
+        }
+        (State::Running, _) => {
+            questions(&mut screen, &subject, None);
+            how_to_answer(&mut screen, &subject);
         }
         (State::Dead, Some(Reason::WriteInDoubt)) => doubt(&mut screen, &subject),
         _ => {}

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     access::{Role, Who},
-    render::{runs_table, sentence, show, words},
+    render::{answering, runs_table, sentence, show, words},
     terminal::{self, Look, Screen, span},
     wire::{Event, Page, RunLine},
 };
@@ -173,6 +173,10 @@ async fn follow(context: &Context, run: &str, after: Option<u64>) -> Outcome {
                     terminal::print_json(&Event::from(&entry))?;
                 } else {
                     print_event(entry.sequence, entry.at, &words(&entry))?;
+                    if let Some((call, question)) = row.questions().find(|(_, question)| *question == entry.sequence) {
+                        let command = answering(&context.command, id, &call.id, question);
+                        terminal::note(format!("  to answer it:  {command} --values '{{..}}'"));
+                    }
                 }
                 next = entry.sequence + 1;
             }

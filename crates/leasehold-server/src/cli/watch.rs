@@ -9,11 +9,14 @@ use super::{
     Exit, Failure,
     local::{Local, safe},
 };
-use crate::{render::words, terminal};
+use crate::{
+    render::{answering, words},
+    terminal,
+};
 use indicatif::{ProgressBar, ProgressStyle};
 use leasehold::{
     Execution, Live, Runtime,
-    run::{Entry, RunId},
+    run::{Entry, EntryBody, RunId},
 };
 use std::{io::IsTerminal as _, time::Duration};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -162,6 +165,10 @@ pub(crate) async fn execute(
             entries = wait(&runtime, run, next) => {
                 for entry in &entries {
                     steps.entry(entry);
+                    if let EntryBody::Question(asked) = &entry.body {
+                        let command = answering(&local.context.command, run, &asked.call_id, entry.sequence);
+                        steps.say(&format!("  to answer it:  {command} --values '{{..}}'"));
+                    }
                     next = entry.sequence + 1;
                 }
             }

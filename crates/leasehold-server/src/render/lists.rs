@@ -78,6 +78,10 @@ pub(crate) fn about(kind: InboxKind, listed: &Listed, row: Option<&Snapshot>) ->
         }
         InboxKind::Duplicate => format!("landed twice: {}", listed.duplicates),
         InboxKind::Contradicted => "a call's own process says otherwise than the record".to_owned(),
+        InboxKind::Question => {
+            let asks: Vec<&str> = row.iter().flat_map(|row| row.questions()).map(|(call, _)| call.tool.as_str()).collect();
+            if asks.is_empty() { "nothing any more".into() } else { format!("{} asks", asks.join(", ")) }
+        }
         InboxKind::Approval | InboxKind::Input => match row {
             Some(row) => {
                 let calls: Vec<&str> = row

@@ -1,6 +1,6 @@
 //! `runs show`: what happened, on one screen.
 
-use super::{Subject, card, doubt, how_to_decide, many, offset, sentence, span, when, words};
+use super::{Subject, card, doubt, how_to_answer, how_to_decide, many, offset, questions, sentence, span, when, words};
 use crate::{
     terminal::{Look, Screen, span as piece},
     wire::{dollars, lease_end, settled},
@@ -24,6 +24,11 @@ pub(crate) fn show(screen: &mut Screen, subject: &Subject<'_>) {
         screen.gap().styled(Look::Strong, "Waits for a decision");
         card(screen, subject, None);
         how_to_decide(screen, subject);
+    }
+    if subject.questions().next().is_some() {
+        screen.gap().styled(Look::Strong, "Asks a person");
+        questions(screen, subject, None);
+        how_to_answer(screen, subject);
     }
     if row.reason == Some(Reason::WriteInDoubt) && row.state == State::Dead {
         screen.gap();

@@ -451,6 +451,7 @@ fn the_wire_object_has_the_keys_of_the_contract() {
         "cancel_requested",
         "fence",
         "waiting",
+        "questions",
         "decisions",
         "output",
         "truncated",

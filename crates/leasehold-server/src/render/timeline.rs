@@ -57,7 +57,10 @@ pub(crate) fn words(entry: &Entry) -> String {
         }
         EntryBody::Input(b) => format!("{} filled in values for {}", b.by.id, b.call_id),
         EntryBody::Question(b) => format!("{} asks{}", b.call_id, said(&b.prompt)),
-        EntryBody::Answered(b) => format!("{} answered {}", b.by.id, b.call_id),
+        EntryBody::Answered(b) => {
+            let what = if b.values.is_some() { "answered" } else { "declined to answer" };
+            format!("{} {what} {}", b.by.id, b.call_id)
+        }
         EntryBody::Expired(b) => format!("nobody decided in time about {}", ids(&b.calls)),
         EntryBody::CancelRequested(b) => format!("{} asked to cancel{}", b.by.id, because(b.note.as_deref())),
         EntryBody::Requeued(b) => format!("back to the queue, requeue {} ({})", b.requeues, short(&b.why)),

@@ -15,7 +15,12 @@ pub(crate) fn sentence(subject: &Subject<'_>) -> (Look, String) {
                 Some(fence) => format!("; {} is in flight", fence.tool),
                 None => String::new(),
             };
-            (Look::Plain, format!("Running: {holder} executes it{flight}."))
+            let asking: Vec<&str> = row.questions().map(|(call, _)| call.tool.as_str()).collect();
+            let (look, asks) = match asking.as_slice() {
+                [] => (Look::Plain, String::new()),
+                some => (Look::Warn, format!("; a person is asked by {}", some.join(", "))),
+            };
+            (look, format!("Running: {holder} executes it{flight}{asks}."))
         }
         State::Cancelling => {
             let what = match &row.fence {

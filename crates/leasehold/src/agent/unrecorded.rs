@@ -6,7 +6,7 @@ use super::{
     gate::Gate,
     model::{ModelError, ModelRequest},
     registry::{AgentSpec, Registry},
-    tool::Tool,
+    tool::{Asker, Tool},
     transcript,
 };
 use crate::run::{Entry, EntryBody, Mode, Outcome, Principal, Recovery, Request, RunId, Story, Via, WriteId, body};
@@ -117,7 +117,7 @@ impl Unrecorded {
                     (Some(why), _) => self.fold_outcome(&call, Outcome::Refused, Value::String(why), true),
                     (None, Some(Tool::Read(tool))) => {
                         let arguments = call.arguments.clone().unwrap_or_default();
-                        match read(Arc::clone(tool), arguments).await {
+                        match read(Arc::clone(tool), arguments, Asker::nobody()).await {
                             ReadEnd::Answered(answer) => {
                                 self.fold_outcome(&call, Outcome::Done, answer.result, answer.is_error)
                             }

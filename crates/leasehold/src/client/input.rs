@@ -74,7 +74,7 @@ impl Runtime {
 }
 
 /// The values fit, and name nothing that was not asked for.
-fn check(schema: &Value, values: &Map<String, Value>) -> Result<(), OrderError> {
+pub(super) fn check(schema: &Value, values: &Map<String, Value>) -> Result<(), OrderError> {
     let declared = schema.get("properties").and_then(Value::as_object);
     let unknown = values.keys().filter(|key| declared.is_none_or(|declared| !declared.contains_key(*key)));
     let mut fields: Vec<InvalidField> =

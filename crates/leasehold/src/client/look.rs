@@ -5,6 +5,7 @@ use crate::run::{
     self,
     chain::{self, ChainError, Exported},
 };
+use futures::StreamExt as _;
 
 /// A run as it stands, with its whole journal.
 #[derive(Clone, Debug)]
@@ -32,10 +33,41 @@ impl Details {
     pub fn digest(&self) -> Option<&str> {
         self.row.turn.as_ref().filter(|_| self.row.state.is_waiting())?.digest.as_deref()
     }
+    /// What running calls ask, as far as the record can be read.
+    pub fn questions(&self) -> impl Iterator<Item = StandingQuestion> {
+        self.row.questions().filter_map(|(call, question)| {
+            let asked = self.story.calls.get(&call.id)?.question.as_ref().filter(|asked| asked.sequence == question)?;
+            Some(StandingQuestion {
+                call_id: call.id.clone(),
+                tool: call.tool.clone(),
+                question,
+                prompt: asked.prompt.clone(),
+                schema: asked.schema.clone(),
+                asked_at: asked.at,
+            })
+        })
+    }
     /// What a person is shown before deciding, while the run waits.
     pub fn card(&self) -> Option<&TurnCard> {
         self.story.card.as_ref().filter(|_| self.row.state.is_waiting()).map(|standing| &standing.card)
     }
+}
+
+/// What a running call asks a person.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StandingQuestion {
+    /// The call.
+    pub call_id: CallId,
+    /// Its tool.
+    pub tool: String,
+    /// What names the question: the number of its entry.
+    pub question: u64,
+    /// What is asked, in the tool's words.
+    pub prompt: String,
+    /// JSON Schema of the values.
+    pub schema: Value,
+    /// Since when.
+    pub asked_at: jiff::Timestamp,
 }
 
 /// What needs a person.
@@ -45,6 +77,8 @@ pub enum InboxKind {
     InDoubt,
     /// Calls wait for a decision.
     Approval,
+    /// A running call asks.
+    Question,
     /// A call waits for values.
     Input,
     /// One call landed twice.
@@ -61,6 +95,7 @@ impl InboxKind {
         match self {
             Self::InDoubt => "in_doubt",
             Self::Approval => "approval",
+            Self::Question => "question",
             Self::Input => "input",
             Self::Duplicate => "duplicate",
             Self::Contradicted => "contradicted",
@@ -180,6 +215,7 @@ impl Runtime {
         for (kind, filter) in [
             (InboxKind::InDoubt, doubts),
             (InboxKind::Approval, in_state(State::WaitingForApproval)),
+            (InboxKind::Question, in_state(State::Running)),
             (InboxKind::Input, in_state(State::WaitingForInput)),
             (InboxKind::Duplicate, flagged()),
             (InboxKind::Contradicted, flagged()),
@@ -191,6 +227,9 @@ impl Runtime {
             // Pages come newest first and the longest waiting is wanted: all of a kind is looked at, so that no number of newer
             // ones hides an older one.
             let mut all = self.every(&filter).await?;
+            if kind == InboxKind::Question {
+                all = self.asking(all).await?;
+            }
             all.retain(|row| match kind {
                 InboxKind::Dead => row.reason.as_deref() != Some(Reason::WriteInDoubt.as_str()),
                 InboxKind::Duplicate => row.duplicates > 0,
@@ -202,6 +241,24 @@ impl Runtime {
         }
         items.truncate(limit);
         Ok(items)
+    }
+
+    /// Those of running runs whose calls ask somebody. What runs is as much as processes run at once, so it is looked at run by run; a
+    /// row that does not decode asks nobody anything that could be shown.
+    async fn asking(&self, running: Vec<Listed>) -> Result<Vec<Listed>, OrderError> {
+        let store = self.engine.store();
+        let looks = futures::stream::iter(running).map(|listed| async move { (store.load(listed.id).await, listed) });
+        let mut looks = looks.buffered(limits::LOOKS_AT_ONCE_MAX);
+        let mut asking = Vec::new();
+        while let Some((row, listed)) = looks.next().await {
+            match row {
+                // It was listed before it was looked at.
+                Ok(Some(row)) if row.questions().next().is_some() => asking.push(Listed { since: row.since, ..listed }),
+                Ok(_) | Err(ReadError::Corrupt { .. }) => {}
+                Err(ReadError::Unavailable(unavailable)) => return Err(unavailable.into()),
+            }
+        }
+        Ok(asking)
     }
 
     /// Every row that a filter lets through.

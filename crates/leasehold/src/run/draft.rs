@@ -47,8 +47,12 @@ impl<'a> Draft<'a> {
         self.lease = LeaseChange::Extend;
     }
 
-    /// Ends the standing right; the epoch is the caller's.
+    /// Ends the standing right; the epoch is the caller's. Whoever asked a person is not heard of any more, so nothing that was asked
+    /// is answered after it.
     pub(super) fn drop_lease(&mut self) {
+        for call in self.next.turn.iter_mut().flat_map(|turn| &mut turn.calls) {
+            call.question = None;
+        }
         if self.next.lease.take().is_some() {
             self.lease = LeaseChange::Drop;
         }

@@ -281,8 +281,8 @@ pub enum Order {
         call_id: CallId,
         /// Which question.
         question: u64,
-        /// Already validated.
-        values: Map<String, Value>,
+        /// Already validated; none: the person declines.
+        values: Option<Map<String, Value>>,
     },
     /// Cancels.
     Cancel {

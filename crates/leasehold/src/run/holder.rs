@@ -67,6 +67,9 @@ pub(super) fn act(mut draft: Draft<'_>, act: Act) -> Result<Draft<'_>, Rejection
         Act::Question(question) => {
             draft.pending(&question.call_id)?;
             let sequence = draft.sequence();
+            if draft.row.questions().next().is_none() {
+                draft.next.since = draft.now.wall;
+            }
             if let Some(call) = draft.call_mut(&question.call_id) {
                 call.question = Some(sequence);
             }
@@ -273,6 +276,8 @@ fn set_fence(draft: &mut Draft<'_>, fence: Fence, endpoint: &str, entry: fn(body
     if let Some(call) = draft.call_mut(&fence.call_id) {
         call.effect = fence.effect;
         call.absent = false;
+        // Of an entry that is over.
+        call.question = None;
         call.stamps.push(Stamp { epoch: fence.epoch, lease_id: fence.lease_id, entered: true, late: Vec::new() });
     }
     draft.push(entry(body::Stamped {
@@ -302,8 +307,11 @@ fn unstamp(draft: &mut Draft<'_>, id: &CallId, why: String) -> Result<(), Reject
 
 /// The newest stamp of the fenced call was not used. The fence stands where an earlier one may have been.
 pub(super) fn not_started(draft: &mut Draft<'_>, id: &CallId, why: String, late: bool, fence_kept: bool) {
-    if let Some(stamp) = draft.call_mut(id).and_then(|c| c.stamps.last_mut()) {
-        stamp.entered = false;
+    if let Some(call) = draft.call_mut(id) {
+        call.question = None;
+        if let Some(stamp) = call.stamps.last_mut() {
+            stamp.entered = false;
+        }
     }
     draft.push(EntryBody::WriteNotStarted(body::NotStarted { call_id: id.clone(), late, fence_kept, why }));
     if draft.call_mut(id).is_some_and(|c| c.evidence.is_some()) {

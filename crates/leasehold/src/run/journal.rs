@@ -246,8 +246,9 @@ pub mod body {
         pub question: u64,
         /// Who.
         pub by: Principal,
-        /// The answer.
-        pub values: Map<String, Value>,
+        /// The answer; none: the person declined.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub values: Option<Map<String, Value>>,
     }
     /// expired.
     #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -63,9 +63,13 @@ pub(super) fn order(mut draft: Draft<'_>, by: Principal, order: Order) -> Result
             draft.push(EntryBody::Input(body::Input { digest, by, call_id, values, lease_id }));
         }
         Order::Answer { call_id, question, values } => {
-            let standing = draft.pending(&call_id)?.question;
-            if standing != Some(question) {
+            let call = draft.pending(&call_id)?;
+            if call.question != Some(question) {
                 return Err(Rejection::NoQuestion);
+            }
+            // What is declined releases nothing.
+            if values.is_some() && call.effect.is_write() {
+                release(&mut draft, &by)?;
             }
             if let Some(call) = draft.call_mut(&call_id) {
                 call.question = None;

@@ -108,7 +108,7 @@ pub struct OpenCall {
     /// Journal sequence of the late evidence that says an earlier attempt is done, not yet taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evidence: Option<u64>,
-    /// Journal sequence of the question this running call waits for.
+    /// Journal sequence of the question that this running call asks a person.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub question: Option<u64>,
 }
@@ -290,7 +290,7 @@ pub struct Snapshot {
     pub started_at: Option<Timestamp>,
     /// When it was settled.
     pub finished_at: Option<Timestamp>,
-    /// When a person was first asked for what is waiting now, or the run went dead.
+    /// When a person was first asked for what is waiting now (a decision, values, the answer to a running call), or the run went dead.
     pub since: Timestamp,
 }
 
@@ -310,6 +310,11 @@ impl Snapshot {
         let stamped = |c: &&OpenCall| c.stamps.last().is_some_and(|s| s.entered) && !c.absent;
         let fenced = self.fence.as_ref().map(|f| &f.call_id);
         self.turn.as_ref()?.pending().filter(stamped).find(|c| Some(&c.id) != fenced)
+    }
+    /// The calls that ask a person something that can be answered, each with its question's sequence.
+    pub fn questions(&self) -> impl Iterator<Item = (&OpenCall, u64)> {
+        let calls = self.turn.iter().filter(|_| self.state == State::Running).flat_map(|t| t.pending());
+        calls.filter_map(|call| Some((call, call.question?)))
     }
     /// Calls without an outcome.
     pub fn has_pending_calls(&self) -> bool {

@@ -27,6 +27,8 @@ pub struct StoryCall {
     pub edited: Option<Map<String, Value>>,
     /// Values a person filled in.
     pub input: Option<Map<String, Value>>,
+    /// What it asked a person last, while it ran.
+    pub question: Option<CallQuestion>,
     /// Who released or denied it last, when, and why.
     pub decided: Option<CallDecided>,
     /// Every stamp: sequence, time, epoch, holder, attempt.
@@ -38,7 +40,17 @@ pub struct StoryCall {
 impl StoryCall {
     /// A call that was just asked for.
     pub fn fresh(asked: ReplyCall, turn: u32) -> Self {
-        Self { asked, turn, card: None, edited: None, input: None, decided: None, stamps: Vec::new(), outcome: None }
+        Self {
+            asked,
+            turn,
+            card: None,
+            edited: None,
+            input: None,
+            question: None,
+            decided: None,
+            stamps: Vec::new(),
+            outcome: None,
+        }
     }
     /// The arguments it runs with.
     pub fn arguments(&self) -> Map<String, Value> {
@@ -61,6 +73,21 @@ impl StoryCall {
     pub fn was_entered(&self) -> bool {
         self.stamps.iter().any(|s| s.entered)
     }
+}
+
+/// What a running call asked a person.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallQuestion {
+    /// The number of its entry, which names it.
+    pub sequence: u64,
+    /// What was asked.
+    pub prompt: String,
+    /// What an answer looks like.
+    pub schema: Value,
+    /// When.
+    pub at: Timestamp,
+    /// What a person said; none: nobody has.
+    pub reply: Option<body::Answered>,
 }
 
 /// A decision on a call.
@@ -240,6 +267,19 @@ impl Story {
                     call.input = Some(input.values.clone());
                 }
             }
+            EntryBody::Question(question) => {
+                if let Some(call) = self.calls.get_mut(&question.call_id) {
+                    let (prompt, schema) = (question.prompt.clone(), question.schema.clone());
+                    let (sequence, at) = (entry.sequence, entry.at);
+                    call.question = Some(CallQuestion { sequence, prompt, schema, at, reply: None });
+                }
+            }
+            EntryBody::Answered(answered) => {
+                let asked = self.calls.get_mut(&answered.call_id).and_then(|call| call.question.as_mut());
+                if let Some(question) = asked.filter(|question| question.sequence == answered.question) {
+                    question.reply = Some(answered.clone());
+                }
+            }
             EntryBody::LateEvidence(late) => {
                 self.late.insert(entry.sequence, late.clone());
             }
@@ -263,9 +303,7 @@ impl Story {
                 self.end = Some(StoryEnd { state: settled.state, reason: settled.reason, detail: settled.detail.clone() });
             }
             EntryBody::Redriven(_) | EntryBody::SegmentOpened(_) => self.end = None,
-            EntryBody::Question(_)
-            | EntryBody::Answered(_)
-            | EntryBody::Expired(_)
+            EntryBody::Expired(_)
             | EntryBody::CancelRequested(_)
             | EntryBody::LeaseExpired(_)
             | EntryBody::Resolved(_)

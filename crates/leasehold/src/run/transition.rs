@@ -416,6 +416,9 @@ impl Snapshot {
         if self.state.is_waiting() && self.turn.as_ref().is_none_or(|t| t.digest.is_none() || t.pending().next().is_none()) {
             return fail("waits for nothing");
         }
+        if !self.state.is_held() && self.turn.iter().flat_map(|t| &t.calls).any(|c| c.question.is_some()) {
+            return fail("a question stands where nothing runs");
+        }
         if self.sequence == 0 {
             return fail("no journal");
         }

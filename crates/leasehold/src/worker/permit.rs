@@ -2,7 +2,10 @@
 //! enter a write, and what had one cannot enter twice.
 
 use super::trust::TrustWindow;
-use crate::run::{CallId, RunId};
+use crate::{
+    agent::tool::Asker,
+    run::{CallId, RunId},
+};
 use std::sync::Arc;
 
 /// The right to enter one write once. Made by `Segment::fence` and `Segment::refence` only.
@@ -14,6 +17,7 @@ pub struct WritePermit {
     pub(crate) epoch: u64,
     pub(crate) attempt: u32,
     pub(crate) trust: Arc<TrustWindow>,
+    pub(crate) asker: Asker,
 }
 
 /// The right to execute the run could not be shown to hold: nothing may be sent.
@@ -50,9 +54,14 @@ impl WritePermit {
         if self.trust.holds() { Ok(()) } else { Err(NotHeld) }
     }
 
+    /// The way to a person who can be asked while the write runs. Its fence stands meanwhile, and its timeout runs.
+    pub fn asker(&mut self) -> &mut Asker {
+        &mut self.asker
+    }
+
     #[cfg(test)]
     pub(crate) fn for_test(run: RunId, call: CallId, epoch: u64, trust: Arc<TrustWindow>) -> Self {
         let key = run.idempotency_key(&call);
-        Self { run, call, key, epoch, attempt: 1, trust }
+        Self { run, call, key, epoch, attempt: 1, trust, asker: Asker::nobody() }
     }
 }

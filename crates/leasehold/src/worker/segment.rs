@@ -7,6 +7,7 @@ use super::{
     trust::TrustWindow,
 };
 use crate::{
+    agent::tool::Asker,
     clock::BootInstant,
     run::{
         Act, CallId, Charge, Event, Fence, Late, LateAnswer, Recorded, Rejection, Right, RunId, Snapshot, StampCall, State,
@@ -368,6 +369,8 @@ impl Segment {
             epoch: fence.epoch,
             attempt: fence.attempt,
             trust: Arc::clone(&self.trust),
+            // Whoever enters it says whether somebody can be asked.
+            asker: Asker::nobody(),
         })
     }
 }

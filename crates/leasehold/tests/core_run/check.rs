@@ -86,6 +86,14 @@ fn a_fence_names_a_pending_call_of_an_epoch_that_was_where_something_may_be_in_f
 }
 
 #[test]
+fn a_question_stands_only_while_something_runs() {
+    let asks = |row: &mut Snapshot| row.turn.as_mut().unwrap().calls[0].question = Some(3);
+    breaks(&waiting(), "a question stands", asks);
+    breaks(&in_doubt(), "a question stands", asks);
+    assert_eq!(why(Run::stamped(NON, false).0.row(), asks), "");
+}
+
+#[test]
 fn what_has_ended_left_no_call_open_and_what_waits_waits_for_one() {
     let open = |row: &mut Snapshot| row.turn.as_mut().unwrap().calls[0].outcome = None;
     breaks(&completed(), "ended with a call", open);

@@ -131,10 +131,88 @@ fn a_question_is_answered_by_its_number_once() {
     let question = run.row().sequence;
     let body = body::Question { call_id: c(0), prompt: "which?".into(), schema: Value::Null };
     run.act(Act::Question(body));
-    let answer = |question| Order::Answer { call_id: c(0), question, values: Map::new() };
+    let answer = |question| Order::Answer { call_id: c(0), question, values: Some(Map::new()) };
     assert_eq!(run.refused(Event::Person(bob(), answer(question + 1))), "no_question");
     run.order(bob(), answer(question));
     assert_eq!(run.refused(Event::Person(bob(), answer(question))), "no_question");
+}
+
+/// A run whose write `c(0)` has asked; under four eyes where so said. Gives the question.
+fn asking(effect: Effect, second_approver: bool) -> (Run, u64) {
+    let mut run = Run::born(new_run(Mode::Queue, None, second_approver), false);
+    run.claim();
+    run.reply(&[(effect, false)]);
+    if effect.is_write() {
+        run.act(Act::Stamp(stamp(&c(0), effect, false)));
+    }
+    run.world.seconds += 5;
+    let question = run.row().sequence;
+    run.act(Act::Question(body::Question { call_id: c(0), prompt: "which?".into(), schema: Value::Null }));
+    assert_eq!(run.row().questions().map(|(call, question)| (&call.id, question)).collect::<Vec<_>>(), [(&c(0), question)]);
+    assert_eq!(run.row().since, at(run.world.seconds), "somebody waits for a person since then");
+    (run, question)
+}
+
+fn answered(question: u64, values: Option<Map<String, Value>>) -> Order {
+    Order::Answer { call_id: c(0), question, values }
+}
+
+#[test]
+fn a_question_ends_with_the_entry_of_the_call_that_asked_it() {
+    type End = fn(&mut Run);
+    let expired: End = |run| _ = run.expire();
+    let cancelled: End = |run| _ = run.order(bob(), cancel());
+    let ends: [(&str, Effect, End); 9] = [
+        ("its lease ended", Effect::ReadOnly, expired),
+        ("its lease ended, in a write", IDEM, expired),
+        ("its lease ended, in doubt", NON, expired),
+        ("its process shut down", IDEM, |run| _ = run.act(Act::Yield)),
+        ("its tool does not know", NON, |run| _ = run.act(Act::Doubt { why: "timed out".into() })),
+        ("entered anew", IDEM, |run| _ = run.act(restamp(IDEM, false))),
+        ("not started", NON, |run| _ = run.act(Act::Unstamp { call_id: c(0), why: "no time left".into() })),
+        ("done", NON, |run| _ = run.act(done(0))),
+        ("cancelled", NON, cancelled),
+    ];
+    for (how, effect, end) in ends {
+        let (mut run, question) = asking(effect, false);
+        end(&mut run);
+        assert_eq!(run.row().questions().next(), None, "{how}");
+        assert!(run.call(0).question.is_none() || run.state().0 == State::Cancelling, "{how}");
+        let refused = run.refused(Event::Person(bob(), answered(question, Some(Map::new()))));
+        assert!(["no_question", "not_in_state", "has_outcome"].contains(&refused), "{how}: {refused}");
+        if run.state().0 == State::Queued {
+            run.claim();
+            assert_eq!(run.refused(Event::Person(bob(), answered(question, None))), "no_question", "{how}");
+        }
+    }
+    let (mut run, first) = asking(NON, false);
+    let since = run.row().since;
+    run.world.seconds += 5;
+    run.act(Act::Question(body::Question { call_id: c(0), prompt: "or?".into(), schema: Value::Null }));
+    assert_eq!((run.refused(Event::Person(bob(), answered(first, None))), run.row().since), ("no_question", since));
+    run.order(bob(), answered(first + 1, None));
+}
+
+#[test]
+fn who_may_not_release_a_write_may_not_answer_it_and_may_decline() {
+    for (effect, by, second_approver, refused) in [
+        (NON, robot(), false, Some("machine_may_not_release")),
+        (IDEM, robot(), true, Some("machine_may_not_release")),
+        (NON, ann(), true, Some("self_approval")),
+        (NON, ann(), false, None),
+        (IDEM, bob(), true, None),
+        (Effect::ReadOnly, robot(), true, None),
+        (Effect::ReadOnly, ann(), true, None),
+    ] {
+        for values in [Some(Map::new()), None] {
+            let (mut run, question) = asking(effect, second_approver);
+            let answers = Event::Person(by.clone(), answered(question, values.clone()));
+            match refused.filter(|_| values.is_some()) {
+                Some(code) => assert_eq!(run.refused(answers), code),
+                None => assert_eq!(run.ok(answers), ["answered"]),
+            }
+        }
+    }
 }
 
 #[test]

@@ -133,7 +133,9 @@ fn orders() -> Vec<Order> {
     }
     orders.push(Order::Edit { digest: DIGEST.into(), card: card(WaitKind::Approval, &[]), calls: vec![] });
     for question in [3, 4] {
-        orders.push(Order::Answer { call_id: subject.clone(), question, values: Map::new() });
+        for values in [Some(Map::new()), None] {
+            orders.push(Order::Answer { call_id: subject.clone(), question, values });
+        }
     }
     for fence_epoch in [EPOCH, FORMER[1].0] {
         for outcome in [ResolutionKind::Landed, ResolutionKind::NotLanded, ResolutionKind::Abandon] {

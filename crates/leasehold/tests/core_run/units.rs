@@ -123,6 +123,20 @@ fn what_a_newer_version_wrote_is_an_error_that_names_no_content() {
 }
 
 #[test]
+fn an_answer_without_values_is_a_person_who_declines_and_one_with_them_is_stored_as_ever() {
+    let answer = |values| EntryBody::Answered(body::Answered { call_id: call(1, 0), question: 7, by: bob(), values });
+    let stored = |values: &str| {
+        let json = format!(r#"{{"call_id":"t1c0","question":7,"by":{}{values}}}"#, serde_json::to_string(&bob()).unwrap());
+        [&answer(None).encode()[..1], json.as_bytes()].concat()
+    };
+    let given = Map::from_iter([("size".to_owned(), json!(3))]);
+    for (text, values) in [(r#","values":{"size":3}"#, Some(given)), (r#","values":{}"#, Some(Map::new())), ("", None)] {
+        assert_eq!(answer(values.clone()).encode(), stored(text));
+        assert_eq!(EntryBody::decode("answered", &stored(text)).unwrap(), answer(values));
+    }
+}
+
+#[test]
 fn an_effect_that_a_newer_version_wrote_is_the_most_careful_one() {
     assert_eq!(Effect::from_stored("teleport"), Effect::NonIdempotentWrite);
     assert_eq!(Effect::from_stored("read_only"), Effect::ReadOnly);
@@ -182,7 +196,7 @@ fn bodies(text: &str, value: &Value) -> Vec<EntryBody> {
         EntryBody::Approval(body::Approval { digest: t(), by: by(), calls: vec![said], proposal: true, lease_id: None }),
         EntryBody::Input(body::Input { digest: t(), by: by(), call_id: id(), values: map(), lease_id: Some(lease(3)) }),
         EntryBody::Question(body::Question { call_id: id(), prompt: t(), schema: value.clone() }),
-        EntryBody::Answered(body::Answered { call_id: id(), question: u64::MAX, by: by(), values: map() }),
+        EntryBody::Answered(body::Answered { call_id: id(), question: u64::MAX, by: by(), values: Some(map()) }),
         EntryBody::Expired(body::Expired { calls: vec![id()] }),
         EntryBody::CancelRequested(by_whom()),
         EntryBody::Requeued(body::Requeued { why: t(), requeues: 1, due_at: at(2) }),

@@ -415,7 +415,8 @@ impl Walk {
         let calls = self.world.row.turn.iter().flat_map(|t| &t.calls);
         let asked = calls.filter_map(|c| c.question.map(|q| (c.id.clone(), q))).next();
         let (call_id, question) = asked.unwrap_or_else(|| (call(1, 0), 1));
-        Order::Answer { call_id, question, values: Map::new() }
+        let values = question.is_multiple_of(2).then(Map::new);
+        Order::Answer { call_id, question, values }
     }
 
     fn for_the_dead(&mut self) -> Order {

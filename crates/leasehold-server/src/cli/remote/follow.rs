@@ -11,6 +11,7 @@ use crate::{
         Exit, Failure,
         watch::{Heard, Signals},
     },
+    render::answering,
     terminal,
 };
 use leasehold::{limits::PAGE_MAX, run::RunId};
@@ -129,6 +130,10 @@ impl Remote {
         let id = place.id;
         let until = self.until(place, Run::rests, |event| {
             terminal::note(format!("  {}", event.words()));
+            if let Some(call) = event.asks() {
+                let command = answering(&self.command, id, &call, event.sequence);
+                terminal::note(format!("  to answer it:  {command} --values '{{..}}'"));
+            }
             Ok(())
         });
         tokio::pin!(until);

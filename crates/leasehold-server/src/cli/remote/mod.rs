@@ -4,6 +4,7 @@
 //! Text comes from the server as it shows it and is made safe here once more; JSON is printed as it came. What is not of a run but of
 //! a store, such as a worker, has no remote form.
 
+mod answer;
 mod ask;
 mod catalog;
 mod client;
@@ -45,6 +46,7 @@ pub(super) async fn remote(url: &str, json: bool, command: Command) -> Outcome {
         Command::Approve(args) => remote.approve(args).await,
         Command::Deny(args) => remote.decide(args, false, None).await,
         Command::Input(args) => remote.input(args).await,
+        Command::Answer(args) => remote.answer(args).await,
         Command::Resolve(args) => remote.resolve(args).await,
         Command::Agents => remote.agents().await,
         Command::Tools(args) => remote.tools(&args).await,
@@ -75,6 +77,7 @@ fn of_a_store(command: &Command) -> Option<&'static str> {
         | Command::Approve(_)
         | Command::Deny(_)
         | Command::Input(_)
+        | Command::Answer(_)
         | Command::Resolve(_)
         | Command::Agents
         | Command::Tools(_) => return None,

@@ -9,7 +9,7 @@ use crate::{
     terminal::{Look, Screen},
 };
 use jiff::Timestamp;
-use leasehold::run::{Entry, EntryBody, Reason, RunId, State, WriteId};
+use leasehold::run::{CallId, Entry, EntryBody, Reason, RunId, State, WriteId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -34,6 +34,9 @@ pub(super) struct Run {
     pub(super) state: State,
     pub(super) reason: Option<Reason>,
     pub(super) waiting: Option<Waiting>,
+    /// A server of before has none.
+    #[serde(default)]
+    pub(super) questions: Vec<Question>,
     pub(super) fence: Option<Fence>,
     pub(super) output: Option<String>,
 }
@@ -52,6 +55,13 @@ pub(super) struct Call {
     pub(super) tool: String,
     needs_approval: bool,
     decision: Option<String>,
+}
+
+/// What a running call asks.
+#[derive(Debug, Deserialize)]
+pub(super) struct Question {
+    pub(super) call_id: String,
+    pub(super) question: u64,
 }
 
 /// The write in flight.
@@ -90,6 +100,13 @@ pub(super) struct Event {
 }
 
 impl Event {
+    /// The call that asks a person with this entry.
+    pub(super) fn asks(&self) -> Option<CallId> {
+        match EntryBody::from_value(&self.kind, &self.payload) {
+            Ok(EntryBody::Question(question)) => Some(question.call_id),
+            _ => None,
+        }
+    }
     /// What happened, as it is said of an entry; of a kind that this version does not know its name.
     pub(super) fn words(&self) -> String {
         let Ok(body) = EntryBody::from_value(&self.kind, &self.payload) else { return self.kind.replace('_', " ") };
@@ -174,6 +191,8 @@ const LOOKS_MAX: usize = 5;
 
 /// The head over what waits.
 pub(super) const WAITS: &str = "Waits for a decision";
+/// The head over what is asked.
+pub(super) const ASKS: &str = "Asks a person";
 /// The head over a doubt.
 const DOUBT: &str = "The write in doubt";
 
@@ -211,6 +230,8 @@ impl Remote {
         text.sentence(&mut screen);
         if run.state.is_waiting() {
             text.part(&mut screen, WAITS);
+        } else if !run.questions.is_empty() {
+            text.part(&mut screen, ASKS);
         } else if run.state == State::Dead && run.reason == Some(Reason::WriteInDoubt) {
             screen.styled(Look::Strong, DOUBT);
             text.part(&mut screen, DOUBT);

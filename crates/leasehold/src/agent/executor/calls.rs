@@ -1,12 +1,12 @@
 //! The calls of a turn: adjacent reads side by side; a write waits for everything before it and holds back everything after
 //! it. Each outcome is journaled by itself, so that a crash in the middle continues with what is left.
 
-use super::{Executor, Interrupt, Live, card, interrupt, outcome};
+use super::{Executor, Interrupt, Live, card, desk::Desk, interrupt, outcome};
 use crate::{
     agent::{
         gate::Gate,
         registry::AgentSpec,
-        tool::{Arguments, ReadAnswer, ReadTool, Tool},
+        tool::{Arguments, Asker, ReadAnswer, ReadTool, Tool},
     },
     limits,
     run::{Act, CallId, CardCall, Outcome, Recorded, ReplyCall, StoryCall, Via, WaitKind},
@@ -59,16 +59,17 @@ impl Executor {
         let run = segment.run();
         let interrupted = interrupt(segment);
         tokio::pin!(interrupted);
+        let mut desk = Desk::new(segment);
         // Dropped, the set aborts what is running.
         let mut running = JoinSet::new();
         let places = Arc::new(Semaphore::new(limits::PARALLEL_READS_MAX));
         for (call, arguments, tool) in reads {
             self.tell(Live::Tool(run, call.id.clone(), call.tool.clone()));
-            let places = Arc::clone(&places);
+            let (places, asker) = (Arc::clone(&places), desk.asker(&call.id));
             running.spawn(async move {
                 // The semaphore is never closed; were it, the read would simply not be limited.
                 let _place = places.acquire().await;
-                let end = read(tool, arguments).await;
+                let end = read(tool, arguments, asker).await;
                 (call, end)
             });
         }
@@ -81,15 +82,20 @@ impl Executor {
                     Interrupt::Lost => Err(SegmentError::Lost("the right moved on during a read".into())),
                 },
                 () = self.leave.cancelled() => { drop(running); return segment.commit(vec![Act::Yield]).await }
+                // A person is not waited for: whoever goes on asks again.
+                () = self.stop.cancelled(), if desk.is_asking() => { drop(running); return segment.commit(vec![Act::Yield]).await }
                 next = running.join_next() => next,
+                woken = desk.woken(segment.row().sequence) => { desk.serve(segment, woken).await?; continue }
             };
             // `read` catches what breaks in a tool, so a task that ends without an answer was aborted with the set.
             let Some(Ok((call, end))) = answered else { return Ok(()) };
+            desk.ended(&call.id);
             let recorded = match end {
                 ReadEnd::Answered(answer) => outcome(&call, Outcome::Done, Via::Tool, answer.result, answer.is_error),
                 ReadEnd::Unknown(why) => outcome(&call, Outcome::Unknown, Via::Tool, Value::String(why), true),
             };
             segment.record(vec![Recorded::Outcome(recorded)]).await?;
+            desk.deliver(segment);
         }
     }
 
@@ -184,9 +190,9 @@ pub(super) fn changed(card: &CardCall, tool: Option<&Tool>) -> Option<String> {
 }
 
 /// Runs a read, bounded in time; dropped, it is aborted.
-pub(crate) async fn read(tool: Arc<dyn ReadTool>, arguments: Arguments) -> ReadEnd {
+pub(crate) async fn read(tool: Arc<dyn ReadTool>, arguments: Arguments, asker: Asker) -> ReadEnd {
     let timeout = tool.spec().timeout;
-    let task = tokio::spawn(async move { tool.call(&arguments).await });
+    let task = tokio::spawn(async move { tool.call_asking(&arguments, asker).await });
     let _abort = AbortOnDrop(task.abort_handle());
     match tokio::time::timeout(timeout, task).await {
         Ok(Ok(answer)) => ReadEnd::Answered(answer),

@@ -3,6 +3,7 @@
 
 pub(crate) mod calls;
 mod card;
+mod desk;
 pub(crate) mod write;
 
 pub(crate) use card::previewed;
@@ -74,8 +75,12 @@ pub(super) enum Interrupt {
 
 impl Executor {
     pub(super) async fn at(&self, point: Point, segment: &Segment, call: Option<&CallId>) {
+        self.at_run(point, segment.run(), call).await;
+    }
+
+    async fn at_run(&self, point: Point, run: RunId, call: Option<&CallId>) {
         if let Some(probe) = &self.probe {
-            probe.at(point, segment.run(), call).await;
+            probe.at(point, run, call).await;
         }
     }
 

@@ -1,14 +1,14 @@
 //! A write, in the one order there is: gate, stamp, trust window, entry with the permit, outcome. And what a segment does first
 //! when it finds a fence that another one left.
 
-use super::{Executor, Live, calls::changed, card, outcome};
+use super::{Executor, Interrupt, Live, calls::changed, card, desk::Desk, interrupt, outcome};
 use crate::{
     agent::{
         gate::Gate,
         owner::OwnerRight,
         patience::within,
         registry::{AgentSpec, matches},
-        tool::{Arguments, Tool, Verified, VerifyQuery, WriteAnswer, WriteTool},
+        tool::{Arguments, NotAsked, Tool, Verified, VerifyQuery, WriteAnswer, WriteTool},
     },
     limits,
     run::{Act, CallId, Charge, Effect, LateAnswer, Outcome, Recorded, ReplyCall, StoryCall, Via},
@@ -123,17 +123,10 @@ impl Executor {
             entries += 1;
             self.at(Point::AfterStamp, segment, Some(&id)).await;
             let answer = if permit.check().is_ok() {
-                self.tell(Live::Tool(segment.run(), id.clone(), tool.spec().name.clone()));
-                let idempotent = segment.row().fence.as_ref().is_some_and(|f| f.effect == Effect::IdempotentWrite);
-                let answered = async {
-                    let entered = call(Arc::clone(&tool), permit, arguments.clone());
-                    tokio::join!(entered, self.at(Point::InTool, segment, Some(&id))).0
-                };
-                tokio::select! {
-                    biased;
-                    answer = answered => answer,
-                    // Whoever claims the run next repeats it with its key. Any other write has one chance to be known: to be waited for.
-                    () = self.leave.cancelled(), if idempotent => return segment.commit(vec![Act::Yield]).await,
+                match self.in_tool(segment, &tool, permit, &arguments).await {
+                    Some(answer) => answer,
+                    // Whoever claims the run next repeats it with its key.
+                    None => return segment.commit(vec![Act::Yield]).await,
                 }
             } else {
                 WriteAnswer::NotStarted { why: OUT_OF_TRUST.into() }
@@ -154,6 +147,57 @@ impl Executor {
                     permit = segment.refence(self.stamp_of(&id, &tool_now), false).await?;
                 }
                 Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// What the tool answers; none: it is to be handed back from the middle of the call. That is for an idempotent write; any other has
+    /// one chance to be known: to be waited for.
+    async fn in_tool(
+        &self,
+        segment: &mut Segment,
+        tool: &Arc<dyn WriteTool>,
+        mut permit: WritePermit,
+        arguments: &Arguments,
+    ) -> Option<WriteAnswer> {
+        let (id, run) = (permit.call().clone(), segment.run());
+        self.tell(Live::Tool(run, id.clone(), tool.spec().name.clone()));
+        let idempotent = segment.row().fence.as_ref().is_some_and(|f| f.effect == Effect::IdempotentWrite);
+        let mut desk = Desk::new(segment);
+        permit.asker = desk.asker(&id);
+        let answered = async {
+            let entered = call(Arc::clone(tool), permit, arguments.clone());
+            tokio::join!(entered, self.at_run(Point::InTool, run, Some(&id))).0
+        };
+        let interrupted = interrupt(segment);
+        tokio::pin!(answered, interrupted);
+        let (mut is_interrupted, mut is_stopping) = (false, false);
+        loop {
+            tokio::select! {
+                biased;
+                answer = &mut answered => return Some(answer),
+                () = self.leave.cancelled(), if idempotent => return None,
+                // A person is not waited for: whoever goes on asks again, or the tool goes on without.
+                () = self.stop.cancelled(), if !is_stopping && desk.is_asking() => {
+                    if idempotent {
+                        return None;
+                    }
+                    is_stopping = true;
+                    desk.close(&NotAsked::Stopping);
+                }
+                interrupt = &mut interrupted, if !is_interrupted => {
+                    is_interrupted = true;
+                    desk.close(&match interrupt {
+                        Interrupt::Cancel => NotAsked::Cancelled,
+                        Interrupt::Lost => NotAsked::Lost,
+                    });
+                }
+                woken = desk.woken(segment.row().sequence) => {
+                    if desk.serve(segment, woken).await.is_err() {
+                        // What the tool answers is still to be recorded, or offered late: it is waited for.
+                        desk.close(&NotAsked::Lost);
+                    }
+                }
             }
         }
     }

@@ -1,10 +1,12 @@
 //! Tools. A tool says what it does to the world by the trait it implements: a [`ReadTool`] changes nothing and may be called
 //! at any time; a [`WriteTool`] takes a [`WritePermit`] by value, and only a segment that holds a lease makes one.
 
+pub mod ask;
 pub mod http;
 pub mod rust;
 pub mod site;
 
+pub use self::ask::{Asker, NotAsked, Reply};
 use crate::run::{Effect, ToolIdentity};
 pub use crate::worker::permit::{NotHeld, WritePermit};
 use async_trait::async_trait;
@@ -49,7 +51,7 @@ pub struct ToolSpec {
     pub source: String,
     /// Where it goes, without secrets.
     pub endpoint: String,
-    /// How long one call may take.
+    /// How long one call may take, the time included for which it waits for a person that it asked.
     pub timeout: Duration,
 }
 
@@ -60,6 +62,10 @@ pub trait ReadTool: Send + Sync {
     fn spec(&self) -> &ToolSpec;
     /// Does it.
     async fn call(&self, arguments: &Arguments) -> ReadAnswer;
+    /// Does it where a person can be asked meanwhile; this is what a run calls. Without an own one, nobody is asked.
+    async fn call_asking(&self, arguments: &Arguments, _asker: Asker) -> ReadAnswer {
+        self.call(arguments).await
+    }
 }
 
 /// What a read answers; an error is data for the model.
@@ -89,7 +95,8 @@ pub trait WriteTool: Send + Sync {
     fn spec(&self) -> &ToolSpec;
     /// What a repeat does. There is no default.
     fn write_effect(&self) -> WriteEffect;
-    /// Does it, once. The permit carries key, run and epoch for the far side, and checks the right again.
+    /// Does it, once. The permit carries key, run and epoch for the far side, checks the right again, and has the way to a person who
+    /// can be asked meanwhile.
     async fn call(&self, permit: WritePermit, arguments: &Arguments) -> WriteAnswer;
     /// Says what would change (`description: "old" -> "new"`), for the person who decides.
     fn preview(&self) -> Option<&dyn Preview> {

@@ -30,8 +30,8 @@
 //! ```
 
 use super::{
-    Approval, Arguments, Preview, Previewed, ReadAnswer, ReadTool, Tool, ToolSpec, WriteAnswer, WriteEffect, WritePermit,
-    WriteTool,
+    Approval, Arguments, Asker, Preview, Previewed, ReadAnswer, ReadTool, Tool, ToolSpec, WriteAnswer, WriteEffect,
+    WritePermit, WriteTool,
 };
 use async_trait::async_trait;
 use futures::future::BoxFuture;
@@ -43,7 +43,7 @@ use std::{fmt, future::Future, sync::Arc, time::Duration};
 /// How long a call may take where the tool does not say.
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 
-type ReadFn = dyn Fn(Arguments) -> BoxFuture<'static, ReadAnswer> + Send + Sync;
+type ReadFn = dyn Fn(Asker, Arguments) -> BoxFuture<'static, ReadAnswer> + Send + Sync;
 type WriteFn = dyn Fn(WritePermit, Arguments) -> BoxFuture<'static, WriteAnswer> + Send + Sync;
 type PreviewFn = dyn Fn(Arguments) -> BoxFuture<'static, Result<Previewed, String>> + Send + Sync;
 
@@ -54,9 +54,19 @@ where
     F: Fn(T) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = ReadAnswer> + Send + 'static,
 {
-    let call = move |arguments: Arguments| -> BoxFuture<'static, ReadAnswer> {
+    asking_read_tool(name, description, move |_, typed| call(typed))
+}
+
+/// A tool that changes nothing and may ask a person while it runs; see [`ask`](super::ask).
+pub fn asking_read_tool<T, F, Fut>(name: &str, description: &str, call: F) -> RustRead
+where
+    T: JsonSchema + DeserializeOwned + Send,
+    F: Fn(Asker, T) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = ReadAnswer> + Send + 'static,
+{
+    let call = move |asker: Asker, arguments: Arguments| -> BoxFuture<'static, ReadAnswer> {
         match typed(arguments) {
-            Ok(typed) => Box::pin(call(typed)),
+            Ok(typed) => Box::pin(call(asker, typed)),
             Err(why) => Box::pin(std::future::ready(ReadAnswer::error(why))),
         }
     };
@@ -141,7 +151,10 @@ impl ReadTool for RustRead {
         &self.spec
     }
     async fn call(&self, arguments: &Arguments) -> ReadAnswer {
-        (self.call)(arguments.clone()).await
+        self.call_asking(arguments, Asker::nobody()).await
+    }
+    async fn call_asking(&self, arguments: &Arguments, asker: Asker) -> ReadAnswer {
+        (self.call)(asker, arguments.clone()).await
     }
 }
 

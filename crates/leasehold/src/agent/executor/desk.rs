@@ -1,0 +1,140 @@
+//! Where the questions of running calls come in. A question is committed under the segment's lease before anybody sees it, and its
+//! reply is what the journal says, whoever of whatever process wrote it.
+
+use crate::{
+    agent::tool::{Asker, NotAsked, Reply, ask::AskedBy},
+    run::{Act, CallId, body},
+    worker::{Segment, SegmentError, Signal},
+};
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// A question that was asked and has no reply yet.
+struct Standing {
+    call: CallId,
+    question: u64,
+    reply: oneshot::Sender<Result<Reply, NotAsked>>,
+}
+
+/// What there is to do.
+pub(super) enum Woken {
+    /// A call asks.
+    Asked(AskedBy),
+    /// The journal has grown: a reply may be in it.
+    Moved,
+}
+
+/// The questions of the calls that run now. Dropped, every question that stands is over.
+pub(super) struct Desk {
+    sender: mpsc::Sender<AskedBy>,
+    asked: mpsc::Receiver<AskedBy>,
+    signal: watch::Receiver<Signal>,
+    standing: Vec<Standing>,
+    closed: Option<NotAsked>,
+}
+
+impl Desk {
+    pub(super) fn new(segment: &Segment) -> Self {
+        let (sender, asked) = mpsc::channel(1);
+        Self { sender, asked, signal: segment.signal(), standing: Vec::new(), closed: None }
+    }
+
+    /// For one entry of a call.
+    pub(super) fn asker(&self, call: &CallId) -> Asker {
+        Asker::new(call.clone(), self.sender.clone())
+    }
+
+    /// Somebody waits for a person.
+    pub(super) fn is_asking(&self) -> bool {
+        !self.standing.is_empty()
+    }
+
+    /// Every question from now on, and each that stands, has no reply for this reason.
+    pub(super) fn close(&mut self, why: &NotAsked) {
+        let why = self.closed.get_or_insert_with(|| why.clone());
+        for standing in self.standing.drain(..) {
+            // A call that does not wait any more does not want to know.
+            standing.reply.send(Err(why.clone())).ok();
+        }
+    }
+
+    /// The call has ended: nobody waits for its reply.
+    pub(super) fn ended(&mut self, call: &CallId) {
+        self.standing.retain(|standing| standing.call != *call);
+    }
+
+    /// Ends when there is something to do, for a holder that knows so many entries.
+    pub(super) async fn woken(&mut self, known: u64) -> Woken {
+        let asking = !self.standing.is_empty();
+        let moved = async {
+            let looked = self.signal.wait_for(|signal| signal.sequence > known).await.map(|_| ());
+            if looked.is_err() {
+                // The heartbeat is gone with its process.
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            Some(asked) = self.asked.recv() => Woken::Asked(asked),
+            () = moved, if asking => Woken::Moved,
+            // The desk has a sender of its own, so that the channel is never closed.
+            else => std::future::pending().await,
+        }
+    }
+
+    /// Asks, or looks whether somebody has replied.
+    ///
+    /// # Errors
+    /// The right is gone, or the record does not decode: whoever asked has not been told.
+    pub(super) async fn serve(&mut self, segment: &mut Segment, woken: Woken) -> Result<(), SegmentError> {
+        match woken {
+            Woken::Moved => segment.refresh().await?,
+            Woken::Asked(asked) => self.ask(segment, asked).await?,
+        }
+        self.deliver(segment);
+        Ok(())
+    }
+
+    async fn ask(&mut self, segment: &mut Segment, asked: AskedBy) -> Result<(), SegmentError> {
+        let AskedBy { call, prompt, schema, reply } = asked;
+        if let Some(why) = &self.closed {
+            reply.send(Err(why.clone())).ok();
+            return Ok(());
+        }
+        self.ended(&call);
+        if reply.is_closed() {
+            // Taken back before it was asked.
+            return Ok(());
+        }
+        let question = body::Question { call_id: call.clone(), prompt, schema };
+        match segment.commit(vec![Act::Question(question)]).await {
+            Ok(()) => {
+                if let Some(asked) = segment.story().calls.get(&call).and_then(|call| call.question.as_ref()) {
+                    self.standing.push(Standing { call, question: asked.sequence, reply });
+                }
+                Ok(())
+            }
+            Err(SegmentError::Rejected(rejection)) => {
+                let why = if segment.is_cancelled() { NotAsked::Cancelled } else { NotAsked::Refused(rejection.to_string()) };
+                reply.send(Err(why)).ok();
+                Ok(())
+            }
+            Err(error) => {
+                reply.send(Err(NotAsked::Lost)).ok();
+                Err(error)
+            }
+        }
+    }
+
+    /// Hands out the replies that are in the journal by now.
+    pub(super) fn deliver(&mut self, segment: &Segment) {
+        for standing in std::mem::take(&mut self.standing) {
+            let asked = segment.story().calls.get(&standing.call).and_then(|call| call.question.as_ref());
+            match asked.filter(|asked| asked.sequence == standing.question).map(|asked| &asked.reply) {
+                Some(Some(answered)) => {
+                    let reply = answered.values.clone().map_or(Reply::Declined, Reply::Values);
+                    standing.reply.send(Ok(reply)).ok();
+                }
+                _ => self.standing.push(standing),
+            }
+        }
+    }
+}
