@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
 pub(crate) mod api;
+pub(crate) mod people;
 pub(crate) mod pty;
 
 /// How long anything may take before the test gives up.

@@ -196,11 +196,16 @@ impl Runtime {
         if row.state.is_waiting() {
             return Err(Rejection::StaleTurn.into());
         }
-        // Somebody decided about exactly this before: who, and when.
+        // Somebody decided about exactly this before, in another way or as another person: who, and when.
         let before = entries.iter().find_map(|entry| match &entry.body {
             crate::run::EntryBody::Approval(approval) if approval.digest == decision.digest && !approval.proposal => {
-                let call = approval.calls.first()?.call_id.clone();
-                Some(Rejection::AlreadyDecided { call, by: approval.by.id.clone(), at: entry.at })
+                let other = approval.calls.iter().find(|taken| {
+                    let named = decision.calls.iter().find(|call| call.call_id == taken.call_id);
+                    let said = named.map(|call| call.approved).or(decision.rest);
+                    let edited = named.is_some_and(|call| call.arguments != taken.arguments);
+                    said.is_some_and(|said| approval.by.id != decision.by.id || said != taken.approved || edited)
+                })?;
+                Some(Rejection::AlreadyDecided { call: other.call_id.clone(), by: approval.by.id.clone(), at: entry.at })
             }
             _ => None,
         });
