@@ -118,7 +118,13 @@ impl Runtime {
                 | Rejection::NotInState { .. }
                 | Rejection::AlreadyDecided { .. } => {
                     let row = self.engine.load(id).await?;
-                    return self.decided_before(row, &decision).await.map_err(|_| refused.into());
+                    let named = |refused: &Rejection| matches!(refused, Rejection::AlreadyDecided { .. });
+                    return match self.decided_before(row, &decision).await {
+                        // Who was faster says more than that somebody was.
+                        Err(OrderError::Refused(faster)) if named(&faster) && !named(&refused) => Err(faster.into()),
+                        Err(_) => Err(refused.into()),
+                        decided => decided,
+                    };
                 }
                 refused => return Err(refused.into()),
             }
