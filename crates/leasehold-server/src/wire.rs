@@ -117,6 +117,10 @@ pub(crate) struct WaitingCall {
     effect: &'static str,
     needs_approval: bool,
     decision: Option<&'static str>,
+    /// Why a person is asked, where it is not only the tool's approval: what has changed since it was approved, a budget, a repeat.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false, nullable = false)]
+    why: Option<String>,
     preview: Option<String>,
     precondition: Option<String>,
     /// Preview and precondition are only for who may decide about the call.
@@ -239,6 +243,10 @@ pub(crate) struct Run {
     #[schema(value_type = Option<String>, format = DateTime)]
     lease_expires_at: Option<Timestamp>,
     cancel_requested: bool,
+    /// Why nobody goes on with it, where it is queued and that was looked for: what the live workers lack.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false, nullable = false)]
+    unserved: Option<String>,
     fence: Option<Fence>,
     #[serde(skip_serializing_if = "Option::is_none")]
     doubt: Option<Doubt>,
@@ -358,6 +366,7 @@ fn waiting(subject: &Subject<'_>) -> Option<Waiting> {
             effect: card.tool.effect.as_str(),
             needs_approval: open.needs_person,
             decision: open.verdict.as_ref().map(|v| verdict_word(v.approved)),
+            why: card.why,
             preview: card.preview,
             precondition: card.precondition,
         })
@@ -430,6 +439,7 @@ impl Run {
             epoch: row.epoch,
             lease_expires_at: row.lease.as_ref().and_then(|lease| lease_end(&lease.expires_at, boot, now)),
             cancel_requested: row.cancel_requested,
+            unserved: subject.unserved.map(ToString::to_string),
             fence: row.fence.as_ref().map(|fence| Fence {
                 tool: fence.tool.clone(),
                 call_id: fence.call_id.to_string(),

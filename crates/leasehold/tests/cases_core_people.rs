@@ -5,7 +5,7 @@ use leasehold::{
     Decision, InboxKind, OrderError, Resolution, StartRun,
     agent::{
         registry::AgentSpec,
-        tool::{Approval, Previewed, ToolSpec, WriteAnswer, WriteEffect},
+        tool::{Approval, Previewed, ToolSpec, WriteAnswer, WriteEffect, WritePermit, rust::write_tool},
     },
     run::{CallId, DecideCall, OnExpiry, Outcome, Principal, Rejection, ResolutionKind, RunId, State},
     worker::Point,
@@ -15,7 +15,13 @@ use leasehold_testkit::{
     park::{Park, Place},
     world::{RecordedRead, RecordedWrite, Recorder, World, WorldBuilder},
 };
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 const APPEND: &str = r#"
 [[reply]]
@@ -283,6 +289,46 @@ async fn a_precondition_that_no_longer_holds_waits_again_with_both_versions() {
         assert_ne!(world.digest(id).await, first);
         assert_eq!(world.approve(id).await.expect("held").state, State::Completed);
         assert_eq!(recorder.count("ledger.append"), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_preview_that_panics_hangs_or_shows_nothing_is_said_on_the_card_and_the_call_waits_all_the_same() {
+    #[derive(serde::Deserialize, schemars::JsonSchema)]
+    struct Line {
+        text: String,
+    }
+    for (text, shown) in [
+        ("panics", "no preview, you are deciding without one: the tool's preview broke"),
+        ("hangs", "no preview, you are deciding without one: the tool's preview took longer than 10 s"),
+        ("nothing", "no preview, you are deciding without one: the tool showed nothing"),
+        ("fails", "no preview, you are deciding without one: it is closed"),
+    ] {
+        let entered = Arc::new(AtomicUsize::new(0));
+        let entering = Arc::clone(&entered);
+        let write = move |_: WritePermit, _: Line| {
+            entering.fetch_add(1, Ordering::Relaxed);
+            async { WriteAnswer::done("ok") }
+        };
+        let tool = write_tool("ledger.append", "Append", WriteEffect::NonIdempotent, Approval::Required, write).preview(
+            |line: Line| async move {
+                match line.text.as_str() {
+                    "panics" => panic!("a defect of the tool"),
+                    "hangs" => std::future::pending().await,
+                    "fails" => Err("it is closed".to_owned()),
+                    _ => Ok(Previewed::text(" ")),
+                }
+            },
+        );
+        let script = APPEND.replace("text = \"one\"", &format!("text = \"{text}\""));
+        assert_ne!(script, APPEND);
+        let world = World::builder(&script).tool(tool.into()).build();
+        let id = world.run("task").await;
+        let card = world.story(id).await.card.expect("it waits").card;
+        assert_eq!(card.calls[0].preview.as_deref(), Some(shown), "{text}");
+        assert_eq!((world.row(id).await.state, entered.load(Ordering::Relaxed)), (State::WaitingForApproval, 0), "{text}");
+        assert_eq!(world.approve(id).await.expect("held").state, State::Completed);
+        assert_eq!(entered.load(Ordering::Relaxed), 1, "{text}");
     }
 }
 

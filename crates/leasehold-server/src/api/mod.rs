@@ -239,12 +239,13 @@ impl App {
         Ok(details)
     }
 
-    /// The same with the calls like those on its card.
+    /// The same with the calls like those on its card, and with why nobody goes on with it.
     async fn details_with_similar(&self, who: &Who, id: RunId) -> Result<Details, Problem> {
         let mut details = self.details(who, id).await?;
         // Pending calls of its tools are no column: the store would keep runs from an approver that it may see.
         let visible_to = who.visible().filter(|_| who.needs(Role::Approver).is_err());
         details.similar = Some(self.runtime.similar(&details, visible_to.as_ref(), |row| who.sees(row).is_ok()).await?);
+        details.unserved = self.runtime.unserved(&details.row).await?;
         Ok(details)
     }
 
@@ -254,6 +255,7 @@ impl App {
             entries: &details.entries,
             boot: &*self.clock,
             similar: details.similar.as_ref(),
+            unserved: details.unserved.as_ref(),
             now: self.wall.now(),
             command: &self.command,
         }

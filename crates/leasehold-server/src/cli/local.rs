@@ -207,6 +207,7 @@ impl<'a> Local<'a> {
         })?;
         // Whoever opens the store sees all of it.
         details.similar = Some(self.runtime.similar(&details, None, |_| true).await.map_err(order)?);
+        details.unserved = self.runtime.unserved(&details.row).await.map_err(unavailable)?;
         if let Some(why) = &details.unreadable {
             terminal::note(format!("it cannot be read whole, and what can be is shown: {why}"));
         }
@@ -220,6 +221,7 @@ impl<'a> Local<'a> {
             entries: &details.entries,
             boot: &*self.clock,
             similar: details.similar.as_ref(),
+            unserved: details.unserved.as_ref(),
             now: self.now(),
             command: &self.context.command,
         }

@@ -21,7 +21,7 @@ pub(crate) use verdict::sentence;
 use crate::terminal::Screen;
 use jiff::{Timestamp, Unit};
 use leasehold::{
-    Similar,
+    Similar, Unserved,
     clock::BootClock,
     run::{CallId, Effect, Entry, EntryBody, Fence, LeaseId, Reason, ReplyCall, Snapshot, body},
 };
@@ -42,6 +42,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) boot: &'a dyn BootClock,
     /// Calls like those on its card, where somebody looked for them.
     pub(crate) similar: Option<&'a Similar>,
+    /// What the live workers lack for it, where somebody looked for that.
+    pub(crate) unserved: Option<&'a Unserved>,
     /// Now.
     pub(crate) now: Timestamp,
     /// How this program is called, for the commands that are shown.

@@ -202,7 +202,10 @@ fn doubtful_run() -> (Snapshot, Vec<Entry>) {
 fn shown(row: &Snapshot, entries: &[Entry], second: i64) -> String {
     let clock = ManualClock::new();
     let mut screen = Screen::new(false);
-    show(&mut screen, &Subject { row, entries, boot: &*clock, similar: None, now: at(second), command: "leasehold" });
+    show(
+        &mut screen,
+        &Subject { row, entries, boot: &*clock, similar: None, unserved: None, now: at(second), command: "leasehold" },
+    );
     screen.into_text()
 }
 
@@ -254,8 +257,15 @@ fn a_doubt_tells_programs_what_it_tells_people() {
     };
     entries.push(Entry { sequence: 4, at: at(80), body: EntryBody::LateEvidence(late), ..entries[3].clone() });
     let told = |second| {
-        let subject =
-            Subject { row: &row, entries: &entries, boot: &*clock, similar: None, now: at(second), command: "leasehold" };
+        let subject = Subject {
+            row: &row,
+            entries: &entries,
+            boot: &*clock,
+            similar: None,
+            unserved: None,
+            now: at(second),
+            command: "leasehold",
+        };
         serde_json::to_value(crate::wire::Run::new(&subject)).unwrap()["doubt"].clone()
     };
     assert_eq!(
@@ -283,7 +293,15 @@ fn a_doubt_tells_programs_what_it_tells_people() {
     }
     let mut settled = row.clone();
     settled.reason = Some(Reason::Abandoned);
-    let subject = Subject { row: &settled, entries: &entries, boot: &*clock, similar: None, now: at(20), command: "leasehold" };
+    let subject = Subject {
+        row: &settled,
+        entries: &entries,
+        boot: &*clock,
+        similar: None,
+        unserved: None,
+        now: at(20),
+        command: "leasehold",
+    };
     assert_eq!(serde_json::to_value(crate::wire::Run::new(&subject)).unwrap().get("doubt"), None);
 }
 
@@ -431,6 +449,7 @@ fn the_wire_object_has_the_keys_of_the_contract() {
         entries: &entries,
         boot: &*clock,
         similar: None,
+        unserved: None,
         now: at(10),
         command: "leasehold",
     }))

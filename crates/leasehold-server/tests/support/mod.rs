@@ -14,6 +14,7 @@ use tokio::process::{Child, Command};
 
 pub(crate) mod api;
 pub(crate) mod crew;
+pub(crate) mod people;
 pub(crate) mod pty;
 
 /// How long anything may take before the test gives up.
@@ -198,6 +199,14 @@ pub(crate) async fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
         assert!(since.elapsed() < PATIENCE, "it did not come to pass");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// What a run waits for, without what becomes of other runs meanwhile.
+pub(crate) fn own(mut run: Value) -> Value {
+    for call in run.pointer_mut("/waiting/calls").and_then(Value::as_array_mut).into_iter().flatten() {
+        call.as_object_mut().unwrap().remove("similar");
+    }
+    run
 }
 
 /// A text in an answer; empty where there is none.

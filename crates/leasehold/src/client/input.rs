@@ -67,7 +67,10 @@ impl Runtime {
             Some((at, input)) => {
                 Err(Rejection::AlreadyDecided { call: input.call_id.clone(), by: input.by.id.clone(), at }.into())
             }
-            None if row.state.is_waiting() => Err(Rejection::StaleTurn.into()),
+            None if row.state == State::WaitingForInput => Err(Rejection::StaleTurn.into()),
+            None if row.state.is_waiting() => {
+                Err(Rejection::NotInState { state: row.state, event: crate::run::EventKind::Submit }.into())
+            }
             None => Err(Rejection::NotWaiting(row.state).into()),
         }
     }

@@ -20,6 +20,8 @@ pub struct Details {
     pub unreadable: Option<String>,
     /// Calls like those on its card, where somebody looked for them.
     pub similar: Option<Similar>,
+    /// What the live workers lack for it while it is queued, where [`Runtime::unserved`] was asked.
+    pub unserved: Option<Unserved>,
 }
 
 impl Details {
@@ -137,7 +139,7 @@ impl Runtime {
             (unreadable, _) => (entries, unreadable),
         };
         let story = Story::of(&entries);
-        Ok(Details { row, entries, story, unreadable, similar: None })
+        Ok(Details { row, entries, story, unreadable, similar: None, unserved: None })
     }
 
     /// Compares a run's journal with its chain, and with heads that were exported before; the head as it is now.

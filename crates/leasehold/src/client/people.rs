@@ -118,7 +118,13 @@ impl Runtime {
                 | Rejection::NotInState { .. }
                 | Rejection::AlreadyDecided { .. } => {
                     let row = self.engine.load(id).await?;
-                    return self.decided_before(row, &decision).await.map_err(|_| refused.into());
+                    let named = |refused: &Rejection| matches!(refused, Rejection::AlreadyDecided { .. });
+                    return match self.decided_before(row, &decision).await {
+                        // Who was faster says more than that somebody was.
+                        Err(OrderError::Refused(faster)) if named(&faster) && !named(&refused) => Err(faster.into()),
+                        Err(_) => Err(refused.into()),
+                        decided => decided,
+                    };
                 }
                 refused => return Err(refused.into()),
             }
@@ -196,11 +202,16 @@ impl Runtime {
         if row.state.is_waiting() {
             return Err(Rejection::StaleTurn.into());
         }
-        // Somebody decided about exactly this before: who, and when.
+        // Somebody decided about exactly this before, in another way or as another person: who, and when.
         let before = entries.iter().find_map(|entry| match &entry.body {
             crate::run::EntryBody::Approval(approval) if approval.digest == decision.digest && !approval.proposal => {
-                let call = approval.calls.first()?.call_id.clone();
-                Some(Rejection::AlreadyDecided { call, by: approval.by.id.clone(), at: entry.at })
+                let other = approval.calls.iter().find(|taken| {
+                    let named = decision.calls.iter().find(|call| call.call_id == taken.call_id);
+                    let said = named.map(|call| call.approved).or(decision.rest);
+                    let edited = named.is_some_and(|call| call.arguments != taken.arguments);
+                    said.is_some_and(|said| approval.by.id != decision.by.id || said != taken.approved || edited)
+                })?;
+                Some(Rejection::AlreadyDecided { call: other.call_id.clone(), by: approval.by.id.clone(), at: entry.at })
             }
             _ => None,
         });

@@ -34,7 +34,8 @@ impl Executor {
         let narrow = story.request.as_ref().and_then(|r| r.tools.clone());
         let gate = Gate { registry: &self.registry, agent, narrow: narrow.as_deref() };
         let is_read = |id: &CallId| {
-            let call = story.calls.get(id);
+            // One that was asked for as a write stays one, whatever its tool is now: it is refused, not called without a stamp.
+            let call = story.calls.get(id).filter(|call| !call.asked.effect.is_write());
             call.and_then(|c| gate.tool(&c.asked.tool)).is_some_and(|t| matches!(t, Tool::Read(_)))
         };
         if !is_read(first) {

@@ -70,11 +70,19 @@ fn unknown_identity(call: &ReplyCall) -> ToolIdentity {
 /// Preview and precondition of a call, as a card has them.
 pub(crate) async fn previewed(tool: &Tool, arguments: &Arguments) -> EditedCard {
     let (preview, precondition) = match preview(tool, arguments).await {
+        Some(Ok(previewed)) if previewed.text.trim().is_empty() => {
+            (Some(none("the tool showed nothing")), previewed.precondition)
+        }
         Some(Ok(previewed)) => (Some(bounded(&previewed.text)), previewed.precondition),
-        Some(Err(why)) => (Some(format!("no preview, you are deciding without one: {}", excerpt(&why, 500))), None),
+        Some(Err(why)) => (Some(none(&why)), None),
         None => (None, None),
     };
     EditedCard { preview, precondition, preview_for: tool.previews_only_deciders().then(|| tool.spec().name.clone()) }
+}
+
+/// Says in the place of a preview that there is none, and why.
+fn none(why: &str) -> String {
+    format!("no preview, you are deciding without one: {}", excerpt(why, 500))
 }
 
 /// At most so many lines, each of at most so many characters.

@@ -8,10 +8,10 @@ use crate::{
         owner::OwnerRight,
         patience::within,
         registry::{AgentSpec, matches},
-        tool::{Arguments, NotAsked, Tool, Verified, VerifyQuery, WriteAnswer, WriteTool},
+        tool::{Approval, Arguments, NotAsked, Tool, Verified, VerifyQuery, WriteAnswer, WriteTool},
     },
     limits,
-    run::{Act, CallId, Charge, Effect, LateAnswer, Outcome, Recorded, ReplyCall, StoryCall, Via},
+    run::{Act, CallId, Charge, Effect, LateAnswer, Outcome, Recorded, ReplyCall, Snapshot, StoryCall, Via},
     worker::{Point, Segment, SegmentError, WritePermit},
 };
 use serde_json::Value;
@@ -44,31 +44,25 @@ impl Executor {
         let narrow = segment.story().request.as_ref().and_then(|r| r.tools.clone());
         let gate = Gate { registry: &self.registry, agent, narrow: narrow.as_deref() };
         let tool = match gate.tool(&asked.asked.tool) {
+            Some(Tool::Write(..)) if !asked.asked.effect.is_write() => {
+                let why = format!("`{}` was asked for as a read and is a write now; nothing was done", asked.asked.tool);
+                return refuse(segment, &asked, why, before).await;
+            }
             Some(tool @ Tool::Write(..)) => tool.clone(),
             _ => {
                 // Declared otherwise now, or gone: refused before it happens.
-                let why = Value::String(format!("`{}` is not offered as a write any more; nothing was done", asked.asked.tool));
-                let mut acts = before;
-                acts.push(Act::Record(vec![Recorded::Outcome(outcome(&asked.asked, Outcome::Refused, Via::Gate, why, true))]));
-                return segment.commit(acts).await;
+                let why = format!("`{}` is not offered as a write any more; nothing was done", asked.asked.tool);
+                return refuse(segment, &asked, why, before).await;
             }
         };
-        let Tool::Write(write, _) = &tool else { return Ok(()) };
+        let Tool::Write(write, approval) = &tool else { return Ok(()) };
         if let Err(why) = gate.validate(&tool, arguments.clone()) {
-            let mut acts = before;
-            let refused = outcome(&asked.asked, Outcome::Refused, Via::Gate, Value::String(why), true);
-            acts.push(Act::Record(vec![Recorded::Outcome(refused)]));
-            return segment.commit(acts).await;
+            return refuse(segment, &asked, why, before).await;
         }
         match self.owner_right(segment, &asked.asked.tool).await {
             OwnerRight::May => {}
             OwnerRight::MayNot(why) => return self.ask_again(segment, agent, &asked, why, before).await,
-            OwnerRight::Gone(why) => {
-                let mut acts = before;
-                let refused = outcome(&asked.asked, Outcome::Refused, Via::Gate, Value::String(why), true);
-                acts.push(Act::Record(vec![Recorded::Outcome(refused)]));
-                return segment.commit(acts).await;
-            }
+            OwnerRight::Gone(why) => return refuse(segment, &asked, why, before).await,
             OwnerRight::NotKnown(why) => {
                 let mut acts = before;
                 acts.push(Act::Retry { why: format!("what its owner may do is not known: {why}"), not_before: None });
@@ -79,6 +73,11 @@ impl Executor {
         if !released_by_person && let Some(why) = card::repeated(segment.story(), &tool, &asked.asked, &arguments) {
             return self.ask_again(segment, agent, &asked, why, before).await;
         }
+        if !released_by_person && *approval == Approval::Required && asked.input.is_none() {
+            // It did not wait when the model asked for it, or it would have been decided about.
+            let why = format!("`{}` waits for an approval now, and did not when the model asked for it", asked.asked.tool);
+            return self.ask_again(segment, agent, &asked, why, before).await;
+        }
         if let Some(shown) = &asked.card {
             if let Some(difference) = changed(shown, Some(&tool)) {
                 return self.ask_again(segment, agent, &asked, difference, before).await;
@@ -86,6 +85,9 @@ impl Executor {
             if let Some(difference) = precondition_moved(&tool, shown, &arguments).await {
                 return self.ask_again(segment, agent, &asked, difference, before).await;
             }
+        }
+        if let Some(why) = released_alone(segment.row(), agent, &asked) {
+            return self.ask_again(segment, agent, &asked, why, before).await;
         }
         let charges = match charges(agent, &asked, &arguments, segment.now(), released_by_person) {
             Ok(charges) => charges,
@@ -342,6 +344,26 @@ impl Executor {
             }
         }
     }
+}
+
+/// Ends a call before anything of it has happened, after the acts of the reply that asks for it; the model is told why.
+async fn refuse(segment: &mut Segment, call: &StoryCall, why: String, mut before: Vec<Act>) -> Result<(), SegmentError> {
+    let refused = outcome(&call.asked, Outcome::Refused, Via::Gate, Value::String(why), true);
+    before.push(Act::Record(vec![Recorded::Outcome(refused)]));
+    segment.commit(before).await
+}
+
+/// Says that whoever started the run released this call alone, where the agent wants two people by now and did not when the run was
+/// started. Where it did, the decision itself was refused.
+fn released_alone(row: &Snapshot, agent: &AgentSpec, call: &StoryCall) -> Option<String> {
+    let decided = call.decided.as_ref().filter(|decided| decided.approved && decided.by == row.initiator)?;
+    let since = agent.second_approver && !row.second_approver;
+    since.then(|| {
+        format!(
+            "agent `{}` wants a second person now, and {} has started this run: somebody else has to approve",
+            agent.name, decided.by
+        )
+    })
 }
 
 /// What a call counts against the budgets of its agent; why a person is asked, where that cannot be told.
