@@ -7,12 +7,16 @@ mod support;
 use leasehold_testkit::far_side::Then;
 use serde_json::{Value, json};
 use support::{
-    Said, Sandbox,
+    PATIENCE, Said, Sandbox,
     api::{Server, TOKEN},
     command, one_call, said, text, until,
 };
 use tempfile::TempDir;
-use tokio::process::Command;
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader},
+    process::Command,
+    time::timeout,
+};
 
 /// A machine that knows of the server only what its environment says: no configuration, no store.
 struct Elsewhere {
@@ -181,17 +185,24 @@ async fn a_server_killed_in_the_tool_leaves_a_doubt_that_its_successor_shows_and
     let elsewhere = Elsewhere::of(&server);
     let (id, digest) = elsewhere.suspended().await;
     sandbox.far.then([Then::Hold]);
-    let mut approve = elsewhere.command(&["approve", &id, "--digest", &digest]);
-    let approving = tokio::spawn(async move { said(std::mem::replace(&mut approve, Command::new("true"))).await });
+    let mut approving = elsewhere.command(&["approve", &id, "--digest", &digest]).spawn().unwrap();
     sandbox.far.wait_for(1).await;
+    // Its order was answered, and it watches: an order whose answer is lost is said as that and waits for nothing.
+    let mut heard = BufReader::new(approving.stderr.take().unwrap()).lines();
+    while !timeout(PATIENCE, heard.next_line()).await.unwrap().unwrap().expect("it watches").contains("stamped ledger.append") {
+    }
     let listen = server.url.strip_prefix("http://").unwrap().to_owned();
     server.kill().await;
     // The one who waits asks on until the next server is there.
     let next = sandbox.serve_with(&[("LEASEHOLD_SERVER_LISTEN", &listen)]).await;
     assert_eq!(next.url, elsewhere.url);
-    let waits = approving.await.unwrap().exits(3);
+    let mut shown = String::new();
+    while let Some(line) = timeout(PATIENCE, heard.next_line()).await.unwrap().unwrap() {
+        shown += &(line + "\n");
+    }
+    assert_eq!(timeout(PATIENCE, approving.wait()).await.unwrap().unwrap().code(), Some(3), "{shown}");
     for part in ["in doubt: ledger.append t1c0", "The write in doubt", "resolve", "--fence-epoch"] {
-        assert!(waits.err.contains(part), "{part} in:\n{}", waits.err);
+        assert!(shown.contains(part), "{part} in:\n{shown}");
     }
     let inbox = elsewhere.leasehold(&["inbox"]).await.exits(0);
     assert!(inbox.out.contains("in doubt") && inbox.out.contains("ledger.append may have happened"), "{inbox:?}");

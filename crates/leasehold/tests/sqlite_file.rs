@@ -7,7 +7,7 @@ use leasehold::{
     clock::{BootClock, ManualClock},
     run::{Effect, RunId},
     store::{
-        Answer, Filter, ReadError, Store,
+        Answer, Filter, ReadError, Store, StoreRefused,
         sqlite::{OpenError, SqliteStore},
     },
 };
@@ -253,12 +253,12 @@ async fn a_change_that_takes_the_transaction_with_it_fails_alone() {
         file.raw().execute_batch(&trigger).unwrap();
         let answers = sixty_waiting(&file, &store, 31).await;
         for (n, answer) in answers.into_iter().enumerate() {
-            match answer {
-                Ok(answer) => assert_eq!((answer, n != 31), (Answer::Applied(None), true)),
-                Err(why) => {
-                    assert_eq!(n, 31);
+            match answer.unwrap() {
+                Answer::Refused(StoreRefused { why, lasting }) => {
+                    assert!(n == 31 && lasting);
                     assert!(why.contains("bad") && why.contains(file.path().to_str().unwrap()), "{why}");
                 }
+                answer => assert_eq!((answer, n != 31), (Answer::Applied(None), true)),
             }
         }
         let raw = file.raw();
@@ -277,8 +277,9 @@ async fn a_store_that_cannot_answer_says_where_it_is_and_recovers() {
     file.raw().execute_batch("ALTER TABLE journal RENAME TO elsewhere").unwrap();
     let path = file.path();
     let path = path.to_str().unwrap();
-    let error = store.write(record(&row, "lost")).await.unwrap_err();
-    assert!(error.0.contains(path), "{error}");
+    // It is certain that nothing of it is there.
+    let Answer::Refused(refused) = store.write(record(&row, "lost")).await.unwrap() else { panic!("it was taken") };
+    assert!(refused.why.contains(path), "{refused}");
     assert!(store.journal(row.id, 0, 10).await.unwrap_err().to_string().contains(path));
     assert_eq!(store.load(row.id).await.unwrap(), Some(row.clone()));
     file.raw().execute_batch("ALTER TABLE elsewhere RENAME TO journal").unwrap();

@@ -9,10 +9,11 @@ use crate::{
     clock::BootClock,
     run::{Entry, Lease, LeaseId, LeaseTime, RunId, Snapshot, WriteId},
     store::{
-        Answer, Choose, Chosen, Insert, Inserted, LeaseOp, ReadError, Record, RequestKey, Unavailable, Wanted, Write, shape,
+        Answer, Choose, Chosen, Insert, Inserted, LeaseOp, ReadError, Record, RequestKey, StoreRefused, Unavailable, Wanted,
+        Write, shape,
     },
 };
-use rusqlite::{Connection, OptionalExtension as _, named_params};
+use rusqlite::{Connection, ErrorCode, OptionalExtension as _, named_params};
 use std::{fmt::Display, time::Duration};
 
 /// A change; but for a claim with its content encoded already, so that the writer thread only writes.
@@ -64,6 +65,15 @@ pub(super) fn end(now: &LeaseTime, ttl: Duration) -> LeaseTime {
 }
 
 impl Change {
+    /// The answer where the store does not take it.
+    pub(super) fn refused(&self, refused: StoreRefused) -> Result<Reply, Unavailable> {
+        match self {
+            Self::Insert { .. } => Ok(Reply::Inserted(Inserted::Refused(refused))),
+            Self::Write { .. } => Ok(Reply::Answered(Answer::Refused(refused))),
+            _ => Err(Unavailable(refused.to_string())),
+        }
+    }
+
     /// Carries it out.
     pub(super) fn apply(&self, connection: &Connection, clock: &dyn BootClock, place: &dyn Display) -> rusqlite::Result<Reply> {
         let now = now(clock);
@@ -126,7 +136,15 @@ fn apply_chosen(
         return Ok(Err(malformed));
     }
     let content = Content::of(&write.next, &write.entries);
-    alone(connection, "chosen", place, || apply_write(connection, write, &content, now))
+    let answer = alone(connection, "chosen", place, || apply_write(connection, write, &content, now))?;
+    Ok(Ok(answer.unwrap_or_else(Answer::Refused)))
+}
+
+/// What SQLite did not take, where it is certain that nothing of it is there. Sent again it is mostly refused again: until somebody
+/// makes room on the disk, gives a permission, takes a rule away.
+pub(super) fn refused(place: &dyn Display, error: &rusqlite::Error) -> StoreRefused {
+    let passing = matches!(error.sqlite_error_code(), Some(ErrorCode::OutOfMemory | ErrorCode::SystemIoFailure));
+    StoreRefused { why: format!("{place}: {error}"), lasting: !passing }
 }
 
 /// One of several changes of a transaction, in a savepoint of this name: one that fails is undone alone. An error is the whole
@@ -136,7 +154,7 @@ pub(super) fn alone<T>(
     savepoint: &str,
     place: &dyn Display,
     work: impl FnOnce() -> rusqlite::Result<T>,
-) -> rusqlite::Result<Result<T, Unavailable>> {
+) -> rusqlite::Result<Result<T, StoreRefused>> {
     let run = |sql: &str| connection.prepare_cached(&format!("{sql} {savepoint}"))?.execute([]).map(|_| ());
     run("SAVEPOINT")?;
     let done = match work() {
@@ -144,7 +162,7 @@ pub(super) fn alone<T>(
         Err(error) if connection.is_autocommit() || busy::is_busy(&error) => return Err(error),
         Err(error) => {
             run("ROLLBACK TO")?;
-            Err(Unavailable(format!("{place}: {error}")))
+            Err(refused(place, &error))
         }
     };
     run("RELEASE")?;

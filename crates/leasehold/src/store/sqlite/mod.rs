@@ -232,10 +232,12 @@ impl Store for SqliteStore {
     }
 
     async fn lapsed(&self, ttl: Duration, after: Option<RunId>, limit: usize) -> Result<Vec<Lapsed>, Unavailable> {
-        let now = now(&*self.clock);
-        let granted_now = end(&now, ttl);
+        let clock = Arc::clone(&self.clock);
         self.readers
             .read(move |c| {
+                // Not before it has its turn: what is renewed meanwhile would seem to end too far away.
+                let now = now(&*clock);
+                let granted_now = end(&now, ttl);
                 let params = named_params! {
                     ":clock": now.clock,
                     ":now_ns": now.ns,

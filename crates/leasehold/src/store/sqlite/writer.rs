@@ -4,13 +4,17 @@
 //! so that only the culprit fails.
 
 use super::{
-    busy::patiently,
+    busy::{is_busy, patiently},
     change::{self, Change, Reply},
     place::Place,
     turns::Turns,
 };
-use crate::{clock::BootClock, limits::COMMIT_BATCH_MAX, store::Unavailable};
-use rusqlite::Connection;
+use crate::{
+    clock::BootClock,
+    limits::COMMIT_BATCH_MAX,
+    store::{StoreRefused, Unavailable},
+};
+use rusqlite::{Connection, ErrorCode};
 use std::{
     sync::{Arc, mpsc},
     thread,
@@ -93,11 +97,29 @@ impl Committer {
                     self.commit(vec![job]);
                 }
             }
+            Err(Failure::Undone(error)) if !is_busy(&error) => self.refuse_all(jobs, &error),
+            // The last thing that a commit writes is what makes it one: without room for all of it there is none.
+            Err(Failure::Commit(error)) if error.sqlite_error_code() == Some(ErrorCode::DiskFull) => {
+                self.refuse_all(jobs, &error);
+            }
             Err(Failure::Undone(error) | Failure::Commit(error)) => {
                 let error = self.place.unavailable(&error);
                 refuse(jobs, &error);
             }
         }
+    }
+
+    fn refuse_all(&self, jobs: Vec<Job>, error: &rusqlite::Error) {
+        for job in jobs {
+            let answer = self.refused(&job, change::refused(&*self.place, error));
+            // A caller that has gone does not want its answer.
+            job.reply.send(answer).ok();
+        }
+    }
+
+    fn refused(&self, job: &Job, refused: StoreRefused) -> Result<Reply, Unavailable> {
+        tracing::error!("{refused}");
+        job.change.refused(refused)
     }
 
     /// One transaction for all; begun again while another process has the file.
@@ -122,7 +144,7 @@ impl Committer {
         for job in jobs {
             let apply = || job.change.apply(connection, &*self.clock, &*self.place);
             let reply = change::alone(connection, "one", &*self.place, apply)?;
-            replies.push(reply);
+            replies.push(reply.or_else(|refused| self.refused(job, refused)));
         }
         *in_commit = true;
         run(connection, "COMMIT")?;
