@@ -195,11 +195,20 @@ pub(crate) struct Question {
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub(crate) struct Decision {
     call_id: String,
+    /// `approve`, `deny`, or `input` where values were given.
     decision: &'static str,
+    /// Arguments that somebody else has to release: not an approval yet.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    proposal: bool,
     reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     arguments: Option<Map<String, Value>>,
+    /// What a person filled in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    values: Option<Map<String, Value>>,
     by: String,
     /// `self`: who is behind the run; `second_person`: somebody else; `unknown`: a machine, or nobody that is known.
     attribution: &'static str,
@@ -271,6 +280,10 @@ pub(crate) struct Run {
     finished_at: Option<Timestamp>,
     #[schema(value_type = Object)]
     metadata: Map<String, Value>,
+    /// Why it is not shown whole: then what is empty here may be so because it cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    unreadable: Option<String>,
 }
 
 /// When a lease ends on the wall clock, as far as this machine can tell.
@@ -398,19 +411,31 @@ fn questions(subject: &Subject<'_>) -> Vec<Question> {
 fn decisions(initiator: &str, entries: &[Entry]) -> Vec<Decision> {
     let mut all = Vec::new();
     for entry in entries {
-        let EntryBody::Approval(approval) = &entry.body else { continue };
-        for call in &approval.calls {
-            all.push(Decision {
-                call_id: call.call_id.to_string(),
-                decision: verdict_word(call.approved),
+        let made = |call: &run::CallId, decision, by: &run::Principal, digest: &str| Decision {
+            call_id: call.to_string(),
+            decision,
+            proposal: false,
+            reason: None,
+            arguments: None,
+            values: None,
+            by: by.id.clone(),
+            attribution: Attribution::of(by, initiator).as_str(),
+            method: by.method.clone(),
+            at: entry.at,
+            turn_digest: digest.to_owned(),
+        };
+        match &entry.body {
+            EntryBody::Approval(approval) => all.extend(approval.calls.iter().map(|call| Decision {
+                proposal: approval.proposal,
                 reason: call.reason.clone(),
                 arguments: call.arguments.clone(),
-                by: approval.by.id.clone(),
-                attribution: Attribution::of(&approval.by, initiator).as_str(),
-                method: approval.by.method.clone(),
-                at: entry.at,
-                turn_digest: approval.digest.clone(),
-            });
+                ..made(&call.call_id, verdict_word(call.approved), &approval.by, &approval.digest)
+            })),
+            EntryBody::Input(input) => all.push(Decision {
+                values: Some(input.values.clone()),
+                ..made(&input.call_id, "input", &input.by, &input.digest)
+            }),
+            _ => {}
         }
     }
     all
@@ -471,6 +496,7 @@ impl Run {
             started_at: row.started_at,
             finished_at: row.finished_at,
             metadata: request.map(|request| request.metadata.clone()).unwrap_or_default(),
+            unreadable: subject.unreadable.map(str::to_owned),
         }
     }
 }

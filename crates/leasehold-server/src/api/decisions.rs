@@ -2,7 +2,7 @@
 
 use super::{
     App, Caller,
-    extract::{Json, Query, RunPath, present, words},
+    extract::{Json, Query, RunPath, noted, objects, present, words},
     problem::Problem,
     start::patience,
 };
@@ -60,7 +60,7 @@ pub(crate) struct DecisionBody {
     /// Why, for those.
     reason: Option<String>,
     /// Per call.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "objects")]
     calls: Vec<CallDecision>,
 }
 
@@ -84,8 +84,10 @@ impl DecisionBody {
         if self.decision.is_none() && self.calls.is_empty() {
             return Err(Problem::field("#/decision", "say approve or deny, or name calls"));
         }
+        noted("#/reason", self.reason.as_deref())?;
         let mut seen = BTreeSet::new();
         for (index, call) in self.calls.iter().enumerate() {
+            noted(&format!("#/calls/{index}/reason"), call.reason.as_deref())?;
             if !seen.insert(&call.id) {
                 return Err(Problem::field(format!("#/calls/{index}/id"), "this call is named twice"));
             }

@@ -30,6 +30,38 @@ pub(crate) struct Query<T>(pub(crate) T);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunPath(pub(crate) RunId);
 
+/// What JSON writes as an object. Alone, serde takes an array of the fields for a struct, too, in an order that nobody has described.
+pub(crate) struct Object<T>(pub(crate) T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields<T>(std::marker::PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> de::Visitor<'de> for Fields<T> {
+            type Value = Object<T>;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
+                T::deserialize(de::value::MapAccessDeserializer::new(map)).map(Object)
+            }
+        }
+        deserializer.deserialize_map(Fields(std::marker::PhantomData))
+    }
+}
+
+/// Objects of which each is one.
+pub(crate) fn objects<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    Ok(Vec::<Object<T>>::deserialize(deserializer)?.into_iter().map(|Object(one)| one).collect())
+}
+
+/// The same where they may be left out or null.
+pub(crate) fn maybe_objects<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<Vec<T>>, D::Error> {
+    let some = Option::<Vec<Object<T>>>::deserialize(deserializer)?;
+    Ok(some.map(|some| some.into_iter().map(|Object(one)| one).collect()))
+}
+
 /// A field that may be left out and is never null.
 pub(crate) fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
@@ -93,6 +125,9 @@ fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
         if inner.is_data() { Problem::field(at, inner.to_string()) } else { not_json(&inner) }
     })?;
     json.end().map_err(|error| not_json(&error))?;
+    // What is read as one thing here and as another elsewhere decides nothing.
+    let text = std::str::from_utf8(bytes).unwrap_or_default();
+    leasehold::agent::unambiguous(text).map_err(|why| Problem::field("#", why))?;
     Ok(value)
 }
 
@@ -118,6 +153,15 @@ async fn body<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Prob
     })
 }
 
+/// A reason or a note, bounded: it is kept with the run, and a reason is told to the model.
+pub(crate) fn noted(pointer: &str, text: Option<&str>) -> Result<(), Problem> {
+    let most = super::limits::NOTE_BYTES_MAX;
+    match text.map_or(0, str::len) {
+        bytes if bytes > most => Err(Problem::field(pointer, format!("this is {bytes} bytes long, and the limit is {most}"))),
+        _ => Ok(()),
+    }
+}
+
 fn not_declared() -> Problem {
     let detail = "the body has to be JSON, with Content-Type: application/json";
     Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail)
@@ -129,7 +173,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
         if !is_json(request.headers()) {
             return Err(not_declared());
         }
-        read(&body(request, state).await?).map(Self)
+        read::<Object<T>>(&body(request, state).await?).map(|Object(read)| Self(read))
     }
 }
 
@@ -140,7 +184,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for MaybeJson
         let bytes = body(request, state).await?;
         match (bytes.is_empty(), declared) {
             (true, _) => Ok(Self(T::default())),
-            (false, true) => Ok(Self(read::<Option<T>>(&bytes)?.unwrap_or_default())),
+            (false, true) => Ok(Self(read::<Option<Object<T>>>(&bytes)?.map(|Object(read)| read).unwrap_or_default())),
             (false, false) => Err(not_declared()),
         }
     }

@@ -49,6 +49,8 @@ pub(crate) const RECHECK: Duration = Duration::from_secs(30);
 pub(crate) const KEY_BYTES_MAX: usize = 256;
 /// Rows of a page when nobody says.
 pub(crate) const PAGE_DEFAULT: u32 = 50;
+/// Bytes of a reason or a note; more: refused.
+pub(crate) const NOTE_BYTES_MAX: usize = 16 * 1024;
 
 const fn at_least_one(n: u32) -> NonZeroU32 {
     match NonZeroU32::new(n) {

@@ -254,6 +254,7 @@ impl App {
             row: &details.row,
             entries: &details.entries,
             boot: &*self.clock,
+            unreadable: details.unreadable.as_deref(),
             similar: details.similar.as_ref(),
             unserved: details.unserved.as_ref(),
             now: self.wall.now(),

@@ -2,7 +2,7 @@
 
 use super::{
     App, Caller,
-    extract::{Json, MaybeJson, RunPath, whole, words},
+    extract::{Json, MaybeJson, RunPath, noted, whole, words},
     problem::Problem,
 };
 use crate::{access::Who, wire};
@@ -92,6 +92,7 @@ pub(crate) async fn cancel(
     MaybeJson(body): MaybeJson<OrderBody>,
 ) -> Result<Response, Problem> {
     who.may_cancel(&app.row(id).await?)?;
+    noted("#/note", body.note.as_deref())?;
     let (runtime, by) = (app.runtime.clone(), who.by());
     let row = app.detached(async move { Ok(runtime.cancel(id, by, body.note).await?) }).await?;
     if row.state.is_settled() { app.answer(&who, id).await } else { app.accepted(&who, id).await }
@@ -116,6 +117,7 @@ pub(crate) async fn resolve(
         Truth::NotLanded => ResolutionKind::NotLanded,
         Truth::Abandon => ResolutionKind::Abandon,
     };
+    noted("#/note", body.note.as_deref())?;
     if body.result.is_some() && outcome != ResolutionKind::Landed {
         return Err(Problem::field("#/result", "only a write that landed has answered"));
     }
@@ -155,6 +157,7 @@ pub(crate) async fn redrive(
     MaybeJson(body): MaybeJson<OrderBody>,
 ) -> Result<Response, Problem> {
     who.may_settle(&app.row(id).await?)?;
+    noted("#/note", body.note.as_deref())?;
     let (runtime, by) = (app.runtime.clone(), who.by());
     let row = app.detached(async move { Ok(runtime.redrive(id, by, body.note).await?) }).await?;
     app.ordered(&who, id, &row).await
@@ -171,6 +174,7 @@ pub(crate) async fn discard(
     MaybeJson(body): MaybeJson<OrderBody>,
 ) -> Result<Response, Problem> {
     who.may_settle(&app.row(id).await?)?;
+    noted("#/note", body.note.as_deref())?;
     let (runtime, by) = (app.runtime.clone(), who.by());
     let row = app.detached(async move { Ok(runtime.discard(id, by, body.note).await?) }).await?;
     app.ordered(&who, id, &row).await

@@ -3,7 +3,7 @@
 use super::{
     App, Caller,
     events::{Reader, Until, stream},
-    extract::{Json, Query, Wants, maybe_whole, words},
+    extract::{Json, Query, Wants, maybe_objects, maybe_whole, words},
     limits,
     listen::Connection,
     problem::Problem,
@@ -84,6 +84,7 @@ pub(crate) struct StartBody {
     /// The task. Either this or `messages`.
     input: Option<String>,
     /// A conversation whose last message is the task.
+    #[serde(default, deserialize_with = "maybe_objects")]
     messages: Option<Vec<Message>>,
     /// Whether the caller waits.
     #[serde(default)]

@@ -106,6 +106,11 @@ async fn world_at(listen: SocketAddr, environment: &[(&str, &str)]) -> World {
     let preview = far.url("/lines");
     let preview = format!("{}\npreview = {{ url = '{preview}', shown_to = 'deciders' }}", tool("diary.write"));
     registry.add_tool(HttpTool::build(toml::from_str(&preview).unwrap()).unwrap()).unwrap();
+    let kept = far.url("/kept");
+    let kept = format!("{}\nprecondition = {{ url = '{kept}', shown_to = 'deciders' }}", tool("diary.keep"));
+    registry.add_tool(HttpTool::build(toml::from_str(&kept).unwrap()).unwrap()).unwrap();
+    let model = ScriptedModel::from_toml("keeper", &script.replace("ledger.append", "diary.keep")).unwrap();
+    registry.add_agent(AgentSpec::new("keeper", model).tools(["diary.*"])).unwrap();
     let model = ScriptedModel::from_toml("writer", &script.replace("ledger.append", "diary.write")).unwrap();
     registry.add_agent(AgentSpec::new("writer", model).tools(["diary.*"])).unwrap();
     let both = "[[reply]]\ncalls = [{ tool = 'ledger.append', arguments = {} }, { tool = 'ledger.erase', arguments = {} }]\n";
@@ -514,4 +519,59 @@ async fn a_card_names_similar_calls_of_runs_that_one_may_see_and_no_others() {
     let listed: BTreeMap<&str, &Value> =
         page["items"].as_array().unwrap().iter().map(|run| (run["id"].as_str().unwrap(), &run["attribution"])).collect();
     assert_eq!((listed[first.as_str()], listed[second.as_str()]), (&"second_person".into(), &Value::Null));
+}
+
+#[tokio::test]
+async fn what_a_withheld_precondition_was_and_is_nobody_else_is_told_when_it_has_changed() {
+    let world = world().await;
+    let says = |text: &str| Then::Json(format!("\"{text}\""));
+    world.far.then([says("first canary")]);
+    let (id, digest) = world.suspended("ann", json!({ "agent": "keeper", "team": "docks" })).await;
+    world.far.then([says("second canary"), says("second canary")]);
+    let decision = format!("/runs/{id}/decision?wait=true");
+    let (_, run) = world.post("dot", &decision, body_of("decision", &digest)).await;
+    assert_eq!(run["state"], "waiting_for_approval", "{run}");
+    for (reader, shown) in [("ann", false), ("tim", false), ("olga", false), ("dot", true)] {
+        for (path, accept) in [
+            (format!("/runs/{id}"), "application/json"),
+            (format!("/runs/{id}"), "text/plain"),
+            (format!("/runs/{id}/events"), "application/json"),
+            ("/inbox".to_owned(), "application/json"),
+        ] {
+            let said = world.whole(reader, &path, accept).await;
+            assert_eq!(said.contains("canary"), shown, "{reader} {path} {accept}: {said}");
+            assert!(said.contains("what the decision was based on has changed") || path == "/inbox", "{reader} {path}: {said}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_can_be_read_in_two_ways_decides_nothing() {
+    let world = world().await;
+    let (id, digest) = world.suspended("ann", json!({})).await;
+    let (path, row) = (format!("/api/v1/runs/{id}/decision"), world.app.row(id.parse().unwrap()).await.ok().unwrap());
+    let one = |call: &str| format!(r#"{{"turn_digest": "{digest}", "calls": [{call}]}}"#);
+    let long = "x".repeat(limits::NOTE_BYTES_MAX + 1);
+    for (body, pointer) in [
+        (format!(r#"["{digest}", "approve", null, []]"#), "#"),
+        (one(r#"["t1c0", "approve", null, null]"#), "#/calls/0"),
+        (one(r#"{"id": "t1c0", "decision": "approve", "arguments": {"text": "a", "text": "b"}}"#), "#"),
+        (one(r#"{"id": "t1c0", "decision": "approve", "arguments": {"text": {"a": 1, "a": 1}}}"#), "#"),
+        (format!(r#"{{"turn_digest": "{digest}", "decision": "deny", "reason": "{long}"}}"#), "#/reason"),
+        (one(&format!(r#"{{"id": "t1c0", "decision": "deny", "reason": "{long}"}}"#)), "#/calls/0/reason"),
+    ] {
+        let request = Request::builder().method("POST").uri(&path).header(header::HOST, "localhost");
+        let request = request.header(header::CONTENT_TYPE, "application/json").header(header::AUTHORIZATION, "Bearer root");
+        let response = world.router.clone().call(request.body(Body::from(body.clone())).unwrap()).await.unwrap();
+        let status = response.status().as_u16();
+        let bytes = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        let problem: Value = serde_json::from_slice(&bytes).unwrap();
+        assert_eq!((status, &problem["errors"][0]["pointer"]), (422, &pointer.into()), "{problem}");
+        assert!(!problem.to_string().contains("struct"), "{problem}");
+        assert_eq!(world.app.row(id.parse().unwrap()).await.ok().unwrap(), row);
+    }
+    let (status, _) = world.post("root", "/runs", json!(["clerk", "x"])).await;
+    assert_eq!(status, 422);
+    let longest = json!({ "turn_digest": digest, "decision": "deny", "reason": &long[1..] });
+    assert_eq!(world.post("root", &format!("/runs/{id}/decision"), longest).await.0, 202);
 }

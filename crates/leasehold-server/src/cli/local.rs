@@ -220,6 +220,7 @@ impl<'a> Local<'a> {
             row: &details.row,
             entries: &details.entries,
             boot: &*self.clock,
+            unreadable: details.unreadable.as_deref(),
             similar: details.similar.as_ref(),
             unserved: details.unserved.as_ref(),
             now: self.now(),

@@ -40,6 +40,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) entries: &'a [Entry],
     /// The clock of local leases.
     pub(crate) boot: &'a dyn BootClock,
+    /// Why it is not shown whole, where its journal or its row does not decode.
+    pub(crate) unreadable: Option<&'a str>,
     /// Calls like those on its card, where somebody looked for them.
     pub(crate) similar: Option<&'a Similar>,
     /// What the live workers lack for it, where somebody looked for that.

@@ -20,6 +20,9 @@ pub(crate) fn show(screen: &mut Screen, subject: &Subject<'_>) {
     let (look, text) = sentence(subject);
     screen.styled(look, text).gap();
     facts(screen, subject);
+    if let Some(why) = subject.unreadable {
+        screen.fact(11, "unreadable", format!("it is not shown whole: {why}"));
+    }
     if row.state.is_waiting() {
         screen.gap().styled(Look::Strong, "Waits for a decision");
         card(screen, subject, None);

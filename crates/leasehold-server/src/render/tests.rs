@@ -204,7 +204,16 @@ fn shown(row: &Snapshot, entries: &[Entry], second: i64) -> String {
     let mut screen = Screen::new(false);
     show(
         &mut screen,
-        &Subject { row, entries, boot: &*clock, similar: None, unserved: None, now: at(second), command: "leasehold" },
+        &Subject {
+            row,
+            entries,
+            boot: &*clock,
+            unreadable: None,
+            similar: None,
+            unserved: None,
+            now: at(second),
+            command: "leasehold",
+        },
     );
     screen.into_text()
 }
@@ -261,6 +270,7 @@ fn a_doubt_tells_programs_what_it_tells_people() {
             row: &row,
             entries: &entries,
             boot: &*clock,
+            unreadable: None,
             similar: None,
             unserved: None,
             now: at(second),
@@ -297,6 +307,7 @@ fn a_doubt_tells_programs_what_it_tells_people() {
         row: &settled,
         entries: &entries,
         boot: &*clock,
+        unreadable: None,
         similar: None,
         unserved: None,
         now: at(20),
@@ -448,6 +459,7 @@ fn the_wire_object_has_the_keys_of_the_contract() {
         row: &row,
         entries: &entries,
         boot: &*clock,
+        unreadable: None,
         similar: None,
         unserved: None,
         now: at(10),
@@ -493,4 +505,30 @@ fn the_wire_object_has_the_keys_of_the_contract() {
     assert_eq!(run["waiting"]["calls"][0]["tool"], "ledger.append");
     assert_eq!(run["waiting"]["calls"][0]["source"], "http");
     assert_eq!(run["waiting"]["calls"][0]["decision"], Value::Null);
+}
+
+#[test]
+fn of_a_settled_run_that_cannot_be_read_nothing_is_said_of_what_it_wrote() {
+    let (mut row, entries) = waiting_run(json!({ "text": "hello" }), None);
+    row.state = State::Completed;
+    let clock = ManualClock::new();
+    let whole = Subject {
+        row: &row,
+        entries: &entries[..1],
+        boot: &*clock,
+        unreadable: None,
+        similar: None,
+        unserved: None,
+        now: at(10),
+        command: "leasehold",
+    };
+    assert!(sentence(&whole).1.contains("nothing was written"));
+    let broken = Subject { unreadable: Some("entry 2 does not decode"), ..whole };
+    let (_, said) = sentence(&broken);
+    assert!(said.contains("cannot be read: entry 2 does not decode") && !said.contains("written"), "{said}");
+    let mut screen = Screen::new(false);
+    show(&mut screen, &broken);
+    assert!(screen.into_text().contains("it is not shown whole: entry 2 does not decode"));
+    let run = serde_json::to_value(crate::wire::Run::new(&broken)).unwrap();
+    assert_eq!(run["unreadable"], "entry 2 does not decode");
 }

@@ -7,6 +7,10 @@ use leasehold::run::{CallId, EntryBody, LateAnswer, MODEL_CALL_FAILED, Outcome, 
 /// The sentence, and how it looks.
 pub(crate) fn sentence(subject: &Subject<'_>) -> (Look, String) {
     let row = subject.row;
+    if let Some(why) = subject.unreadable.filter(|_| row.state.is_settled()) {
+        // Its row says how it ended, and nothing that is left says what it wrote.
+        return (Look::Bad, format!("Is {}. What it did cannot be read: {why}.", row.state));
+    }
     match row.state {
         State::Queued => (Look::Plain, format!("{}{}", queued(subject), apart(subject))),
         State::Running => {

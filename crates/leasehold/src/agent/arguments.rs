@@ -20,12 +20,21 @@ pub(crate) fn parse(raw: &str) -> Result<Arguments, String> {
         return Ok(Map::new());
     }
     let mut reader = serde_json::Deserializer::from_str(raw);
-    let value = Strict.deserialize(&mut reader).map_err(|e| format!("they are not valid JSON: {e}"))?;
+    let value = Strict { exact: true }.deserialize(&mut reader).map_err(|e| format!("they are not valid JSON: {e}"))?;
     reader.end().map_err(|e| format!("they are not one JSON object: {e}"))?;
     match value {
         Value::Object(map) => Ok(map),
         other => Err(format!("they are {}, not a JSON object", name_of(&other))),
     }
+}
+
+/// Whether JSON text is read alike by everybody: no key comes twice in any of its objects.
+///
+/// # Errors
+/// What is not so, or why it is no JSON.
+pub fn unambiguous(json: &str) -> Result<(), String> {
+    let mut reader = serde_json::Deserializer::from_str(json);
+    Strict { exact: false }.deserialize(&mut reader).and_then(|_| reader.end()).map_err(|error| error.to_string())
 }
 
 /// The value has more levels than that of arrays and objects in one another.
@@ -48,8 +57,11 @@ fn name_of(value: &Value) -> &'static str {
     }
 }
 
-/// A JSON value in which no key comes twice and no number loses digits.
-struct Strict;
+/// A JSON value in which no key comes twice, and no number loses digits where each has to be exact.
+#[derive(Clone, Copy)]
+struct Strict {
+    exact: bool,
+}
 
 impl<'de> DeserializeSeed<'de> for Strict {
     type Value = Value;
@@ -79,7 +91,7 @@ impl<'de> Visitor<'de> for Strict {
         Ok(value.into())
     }
     fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
-        if value.fract() == 0.0 && value.abs() > EXACT_INTEGER {
+        if self.exact && value.fract() == 0.0 && value.abs() > EXACT_INTEGER {
             return Err(E::custom("a number is too large to be kept exactly; write it as a string"));
         }
         Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("a number is out of range"))
@@ -92,7 +104,7 @@ impl<'de> Visitor<'de> for Strict {
     }
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
         let mut items = Vec::new();
-        while let Some(item) = seq.next_element_seed(Strict)? {
+        while let Some(item) = seq.next_element_seed(self)? {
             items.push(item);
         }
         Ok(Value::Array(items))
@@ -100,7 +112,7 @@ impl<'de> Visitor<'de> for Strict {
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
         while let Some(key) = access.next_key::<String>()? {
-            let value = access.next_value_seed(Strict)?;
+            let value = access.next_value_seed(self)?;
             if map.contains_key(&key) {
                 return Err(A::Error::custom(format_args!("the key `{key}` comes twice")));
             }

@@ -11,3 +11,5 @@ pub mod registry;
 pub mod tool;
 pub(crate) mod transcript;
 pub mod unrecorded;
+
+pub use arguments::unambiguous;

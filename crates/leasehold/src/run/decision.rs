@@ -115,6 +115,9 @@ pub struct TurnCard {
     pub schema: Option<Value>,
 }
 
+/// How the reason begins where what a decision rested on is not what it was; what it was and is follows a colon.
+pub const BASIS_MOVED: &str = "what the decision was based on";
+
 /// Takes away from an entry the words of tools that are only for who decides about them, where whoever looks does not.
 pub fn withhold(entry: &mut EntryBody, decides: &dyn Fn(&str) -> bool) {
     match entry {
@@ -127,6 +130,13 @@ pub fn withhold(entry: &mut EntryBody, decides: &dyn Fn(&str) -> bool) {
                 };
                 taken.withhold(decides);
                 *call = call.clone().taken(taken);
+                if call.preview_for.as_deref().is_some_and(|tool| !decides(tool)) {
+                    // The reason may say both conditions.
+                    call.why = call.why.take().map(|why| match why.split_once(": ") {
+                        Some((moved, _)) if moved.starts_with(BASIS_MOVED) => moved.to_owned(),
+                        _ => why,
+                    });
+                }
             }
         }
         EntryBody::Approval(approval) => {

@@ -11,7 +11,7 @@ use crate::{
         tool::{Approval, Arguments, NotAsked, Tool, Verified, VerifyQuery, WriteAnswer, WriteTool},
     },
     limits,
-    run::{Act, CallId, Charge, Effect, LateAnswer, Outcome, Recorded, ReplyCall, Snapshot, StoryCall, Via},
+    run::{Act, BASIS_MOVED, CallId, Charge, Effect, LateAnswer, Outcome, Recorded, ReplyCall, Snapshot, StoryCall, Via},
     worker::{Point, Segment, SegmentError, WritePermit},
 };
 use serde_json::Value;
@@ -443,9 +443,9 @@ async fn precondition_moved(tool: &Tool, shown: &crate::run::CardCall, arguments
     match card::preview(tool, arguments).await? {
         Ok(now) if now.precondition.as_ref() == Some(was) => None,
         Ok(now) => Some(format!(
-            "what the decision was based on has changed: it was {was}, and it is {}",
+            "{BASIS_MOVED} has changed: it was {was}, and it is {}",
             now.precondition.unwrap_or_else(|| "gone".into())
         )),
-        Err(why) => Some(format!("what the decision was based on cannot be checked: {why}")),
+        Err(why) => Some(format!("{BASIS_MOVED} cannot be checked: {why}")),
     }
 }
