@@ -3,6 +3,7 @@
 
 pub mod ask;
 pub mod http;
+mod last_check;
 pub mod rust;
 pub mod site;
 
