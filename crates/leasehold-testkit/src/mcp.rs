@@ -24,10 +24,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 pub async fn npm(program: &str) -> Option<String> {
     let package = format!("@modelcontextprotocol/{}@{NPM_VERSION}", program.trim_start_matches("mcp-"));
     let program = program.to_owned();
-    installed("npm", "Node.js with npm", move || {
-        Ok(crate::npm::installed(&package)?.join("node_modules/.bin").join(program))
-    })
-    .await
+    installed("npm", "Node.js with npm", move || Ok(crate::npm::installed(&package)?.join("node_modules/.bin").join(program)))
+        .await
 }
 
 /// A Python that has FastMCP and `mcp_server_time`.
@@ -54,7 +52,16 @@ pub async fn python() -> Option<String> {
 
 /// The tests' own server on FastMCP, as a command.
 pub async fn own() -> Option<Vec<String>> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../leasehold/tests/mcp/server.py");
+    script("server.py").await
+}
+
+/// The tests' own server on the official SDK that tells changes of its tools to who listens, as a command.
+pub async fn telling() -> Option<Vec<String>> {
+    script("telling.py").await
+}
+
+async fn script(name: &str) -> Option<Vec<String>> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../leasehold/tests/mcp").join(name);
     Some(vec![python().await?, script.display().to_string()])
 }
 

@@ -5,7 +5,7 @@
 use leasehold::agent::tool::{
     Arguments, ReadAnswer, Tool,
     http::{ConfiguredEffect, HeaderSource},
-    mcp::{Link, McpConfig, McpError, McpServer},
+    mcp::{Change, Link, McpConfig, McpError, McpServer, changes as list_changes},
 };
 use leasehold_testkit::mcp::{self, HttpServer};
 use serde_json::{Value, json};
@@ -119,6 +119,35 @@ async fn the_newest_version_needs_no_session_and_survives_a_restart() {
     let gone = call(&echo, json!({ "text": "nobody there" })).await;
     assert!(gone.is_error, "{gone:?}");
     assert!(matches!(server.ping().await, Err(McpError::NotConnected(_) | McpError::Lost(_))));
+}
+
+#[tokio::test]
+async fn a_server_of_the_newest_version_is_listened_to() {
+    let Some(telling) = mcp::telling().await else { return };
+    let far = HttpServer::start(telling).await;
+    let (hears, speaks) = (reads(McpConfig::url("own", far.url()), &[]), reads(McpConfig::url("own", far.url()), &["learn"]));
+    let known = hears.list().await.unwrap();
+    assert_eq!(hears.health().protocol_version.as_deref(), Some("2026-07-28"));
+    let mut changes = hears.list_changes();
+    // Whether it listens already is not known here: what it missed is told again.
+    let learn = tool(&speaks, "learn").await;
+    let mut learnt = 0;
+    let told = tokio::time::timeout(Duration::from_secs(20), async {
+        loop {
+            learnt += 1;
+            assert!(!call(&learn, json!({ "name": format!("new{learnt}") })).await.is_error);
+            let heard = tokio::time::timeout(Duration::from_millis(500), changes.wait_for(|count| *count > 0)).await;
+            if heard.is_ok() {
+                return;
+            }
+        }
+    });
+    told.await.unwrap();
+    assert!(hears.health().list_changed);
+    let found = list_changes(&known, &hears.list().await.unwrap());
+    assert_eq!(found.len(), learnt);
+    assert!(found.contains(&Change::Added { tool: "new1".into() }), "{found:?}");
+    assert!(!hears.health().list_changed);
 }
 
 /// A socket that takes what it is sent and answers each request with these bytes, or never.

@@ -115,6 +115,19 @@ async fn a_change_of_its_tools_is_noted() {
 }
 
 #[tokio::test]
+async fn a_server_that_keeps_silent_about_the_newest_handshake_is_asked_for_the_old_one() {
+    let script = r#"read line; case "$line" in *server/discover*) sleep 600; true # mark-silent
+        esac; echo '{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2024-11-05","capabilities":{"tools":{}},"serverInfo":{"name":"old","version":"1"}}}'
+        read initialized; read ping; echo '{"jsonrpc":"2.0","id":1,"result":{}}'; read more"#;
+    let mut config = shell("old", script);
+    config.timeout = Some(Duration::from_secs(3));
+    let server = McpServer::new(config).unwrap();
+    server.ping().await.unwrap();
+    assert_eq!(server.health().protocol_version.as_deref(), Some("2024-11-05"));
+    until("the silent one is ended", || processes("mark-silent").len() == 1).await;
+}
+
+#[tokio::test]
 async fn servers_of_both_languages_and_all_versions_are_spoken_to() {
     let folder = tempfile::tempdir().unwrap();
     if let Some(program) = mcp::npm("mcp-server-filesystem").await {
@@ -217,8 +230,8 @@ async fn a_server_that_never_answers_ends_by_the_deadline() {
     let tools =
         r#"read line; echo '{"jsonrpc":"2.0","id":2,"result":{"tools":[{"name":"hang","inputSchema":{"type":"object"}}]}}'; "#;
     for (what, script) in [
-        ("the handshake", "exec sleep 600 # mark-mute".to_owned()),
-        ("the list", format!("{initialize} exec sleep 600 # mark-mute")),
+        ("the handshake", "sleep 600; true # mark-mute".to_owned()),
+        ("the list", format!("{initialize} sleep 600; true # mark-mute")),
     ] {
         let mut config = shell("mute", &script);
         config.timeout = Some(Duration::from_secs(1));
@@ -228,7 +241,7 @@ async fn a_server_that_never_answers_ends_by_the_deadline() {
         assert!(begun.elapsed() < Duration::from_secs(3), "{what}: {:?}", begun.elapsed());
         assert_eq!((server.health().link, server.health().failures), (Link::Down, 1), "{what}");
     }
-    let mut config = shell("mute", &format!("{initialize}{tools}exec sleep 600 # mark-mute"));
+    let mut config = shell("mute", &format!("{initialize}{tools}sleep 600; true # mark-mute"));
     config.timeout = Some(Duration::from_secs(1));
     let server = reads(config, &["hang"]);
     let hang = tool(&server, "hang").await;

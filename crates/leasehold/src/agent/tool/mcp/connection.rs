@@ -17,7 +17,7 @@ use rmcp::{
         CallToolRequest, CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, ClientRequest,
         DiscoverRequest, DiscoverRequestParams, ElicitRequestParams, ElicitResult, ErrorCode, ErrorData, Implementation,
         JsonObject, ListToolsRequest, PaginatedRequestParams, PingRequest, ProgressNotificationParam, ProtocolVersion,
-        RequestMetaObject, ServerResult, Tool,
+        RequestMetaObject, ServerResult, SubscriptionFilter, Tool,
     },
     service::{
         ClientInitializeError, ClientLifecycleMode, ClientServiceExt as _, NotificationContext, PeerRequestOptions,
@@ -108,6 +108,7 @@ impl Connection {
                 legacy_version: Some(ProtocolVersion::LATEST_WITH_INITIALIZE),
             }
         };
+        let list_changes = handler.list_changes.clone();
         let (service, process) = match target {
             Target::Process(command) => {
                 let (process, output, input) = Process::start(command, last_words)
@@ -139,6 +140,10 @@ impl Connection {
         let info = peer.peer_info();
         let version = info.as_ref().map_or(ProtocolVersion::V_2024_11_05, |info| info.protocol_version.clone());
         let server = info.as_ref().and_then(|info| info.server_info.as_ref()).map(|s| format!("{} {}", s.name, s.version));
+        let tells = info.as_ref().and_then(|info| info.capabilities.tools.as_ref()).and_then(|tools| tools.list_changed);
+        if !version.has_initialize() && tells == Some(true) {
+            tokio::spawn(listen(peer.clone(), list_changes));
+        }
         let may_be_stale = process.is_none() && version.has_initialize();
         Ok(Self { service: tokio::sync::Mutex::new(service), peer, process, may_be_stale, version, server })
     }
@@ -230,6 +235,20 @@ impl Connection {
             }
             _ => Err(McpError::Undecodable("its answer to tools/call is none".into())),
         }
+    }
+}
+
+/// Since 2026-07-28 changes are told to who asks for them. Ends with the connection.
+async fn listen(peer: rmcp::Peer<RoleClient>, list_changes: watch::Sender<u64>) {
+    let heard = async {
+        let mut told = peer.listen(SubscriptionFilter::builder().tools_list_changed().build()).await?;
+        while told.next().await?.is_some() {
+            list_changes.send_modify(|count| *count += 1);
+        }
+        Ok::<(), ServiceError>(())
+    };
+    if let Err(error) = heard.await {
+        tracing::debug!(%error, "an MCP server tells no changes of its tools any more");
     }
 }
 

@@ -1,6 +1,6 @@
 //! Where a server asks a person in the middle of a call. Nobody can be asked here, so the question is answered with an error that
 //! says so: accepting would invent values, declining would be a decision in somebody's name, and both are a person's alone.
-//! Whoever can ask people answers here instead.
+//! The way to a person that a call has, `Asker`, does not come here: whoever brings it answers here instead.
 
 use rmcp::model::{ElicitRequestParams, ElicitResult, ErrorCode, ErrorData, InputRequiredResult};
 

@@ -30,6 +30,9 @@ use std::{
 };
 use tokio::sync::watch;
 
+/// Of the deadline, for the newest handshake, where it is not known whether the server has it.
+const SHARE_OF_THE_NEWEST: f64 = 0.4;
+
 /// An MCP server. Clones are the same server.
 #[derive(Clone)]
 pub struct McpServer(pub(super) Arc<Inner>);
@@ -365,7 +368,18 @@ impl Inner {
         lock(&self.record).was_tried = true;
         let only_initialize = self.only_initialize.load(Ordering::Acquire);
         let open = |only_initialize| Connection::open(&self.target, self.handler.clone(), &self.words, only_initialize);
-        match open(only_initialize).await {
+        // A server of the old handshake may also keep silent about a question that it does not know; then there is time for another.
+        let first = async {
+            if only_initialize {
+                return open(true).await;
+            }
+            let limit = self.timeout.mul_f64(SHARE_OF_THE_NEWEST);
+            match tokio::time::timeout(limit, open(false)).await {
+                Ok(opened) => opened,
+                Err(_) => Err(NotOpen::Handshake(format!("no handshake within {limit:?}"))),
+            }
+        };
+        match first.await {
             Ok(connection) => Ok(connection),
             Err(NotOpen::Unreachable(why)) => Err(McpError::NotConnected(why)),
             Err(NotOpen::Handshake(why)) if only_initialize => Err(McpError::NotConnected(why)),
