@@ -22,8 +22,8 @@ use tokio::{
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Of this process's environment a server gets these and no other: provider keys and tokens stay here.
-const INHERITED: [&str; 12] =
-    ["HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER", "XDG_RUNTIME_DIR"];
+const INHERITED: [&str; 11] =
+    ["HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"];
 
 /// The end of what a server wrote to its standard error, and how its last process ended.
 #[derive(Clone, Debug, Default)]

@@ -30,7 +30,9 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// Of the deadline, for the newest handshake, where it is not known whether the server has it.
+/// After this long the SDK tries the old handshake on the same connection, which a server that is slow to start needs.
+const SDK_FALLBACK: Duration = Duration::from_secs(10);
+/// Of a deadline that leaves no room for that, the part for the newest handshake; then the old one has a connection of its own.
 const SHARE_OF_THE_NEWEST: f64 = 0.4;
 
 /// An MCP server. Clones are the same server.
@@ -373,7 +375,8 @@ impl Inner {
             if only_initialize {
                 return open(true).await;
             }
-            let limit = self.timeout.mul_f64(SHARE_OF_THE_NEWEST);
+            let has_room = self.timeout >= SDK_FALLBACK * 2;
+            let limit = if has_room { self.timeout } else { self.timeout.mul_f64(SHARE_OF_THE_NEWEST) };
             match tokio::time::timeout(limit, open(false)).await {
                 Ok(opened) => opened,
                 Err(_) => Err(NotOpen::Handshake(format!("no handshake within {limit:?}"))),
