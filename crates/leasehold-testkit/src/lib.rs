@@ -1,6 +1,7 @@
 //! Test support for leasehold: the store contract as tests ([`conformance`]), a store that fails on command ([`FaultyStore`]), a
 //! small recorded world to run agents in ([`world`]), a far side that counts what arrives ([`far_side`]), a model server that
-//! somebody else wrote ([`aimock`]), packages of npm ([`npm`]), wall clocks that are wrong ([`wall_clock`]), and throw-away PostgreSQL servers ([`postgres`]).
+//! somebody else wrote ([`aimock`]), MCP servers of others ([`mcp`]), packages of npm ([`npm`]), wall clocks that are wrong
+//! ([`wall_clock`]), and throw-away PostgreSQL servers ([`postgres`]).
 
 pub mod aimock;
 pub mod chaos;
@@ -11,6 +12,7 @@ mod faulty;
 pub mod fixture;
 pub mod home;
 pub mod invariants;
+pub mod mcp;
 pub mod model;
 pub mod npm;
 pub mod park;

@@ -98,3 +98,20 @@ pub const MODEL_ATTEMPTS_IN_PLACE: usize = 3;
 pub const LATE_OUTCOMES_LEASES: u32 = 3;
 /// The same, at least, however short a lease is.
 pub const LATE_OUTCOMES_WAIT_MIN: Duration = Duration::from_secs(10);
+/// Bytes of one message of an MCP server; a longer one is dropped, and who waits for it waits until its deadline.
+pub const MCP_MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Tools of one MCP server; more: the list is refused.
+pub const MCP_TOOLS_MAX: usize = 1_000;
+/// Pages of one list of tools; more: the list is refused.
+pub const MCP_PAGES_MAX: usize = 100;
+/// Bytes of one tool's description and schemas, as an MCP server says them; more: that tool is refused.
+pub const MCP_DEFINITION_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of what an MCP server last wrote to its standard error that are kept; older ones are forgotten.
+pub const MCP_STDERR_BYTES_MAX: usize = 8 * 1024;
+/// Characters of what an MCP server says in an error that are repeated; more: cut.
+pub const MCP_SAID_CHARS_MAX: usize = 500;
+/// Longest wait before an MCP server that failed is connected to again.
+pub const MCP_BACKOFF_MAX: Duration = Duration::from_secs(30);
+/// Time that an MCP server's process has to end after its input was closed, and again after it was told to end; then it is killed
+/// with its group.
+pub const MCP_GRACE: Duration = Duration::from_secs(2);

@@ -7,9 +7,8 @@
 
 mod answer;
 mod config;
-mod last_check;
 mod look;
-mod send;
+pub(super) mod send;
 mod template;
 #[cfg(test)]
 mod tests;
@@ -23,12 +22,11 @@ pub use config::{
 
 use super::{
     Approval, Arguments, Preview, ReadAnswer, ReadTool, Tool, ToolSpec, Verify, WriteAnswer, WriteEffect, WritePermit,
-    WriteTool,
+    WriteTool, last_check::GATE,
 };
 use crate::run::{Effect, canonical_hash};
 use answer::{Meaning, Statuses};
 use async_trait::async_trait;
-use last_check::TRUST;
 use look::{HttpLook, HttpPreview};
 use reqwest::{
     Method,
@@ -173,7 +171,7 @@ fn check_placeholder(name: &str, parameters: &Value) -> Result<(), String> {
     Ok(())
 }
 
-fn headers(
+pub(super) fn headers(
     configured: &std::collections::BTreeMap<String, HeaderSource>,
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<HeaderMap, (String, String)> {
@@ -187,21 +185,7 @@ fn headers(
         if FRAMING.contains(&header.as_str()) {
             return Err(wrong("is written by the HTTP client itself: remove it".into()));
         }
-        let text = match source {
-            HeaderSource::Text(text) => text.clone(),
-            HeaderSource::Env { env: variable, prefix } => {
-                if !is_variable_name(variable) {
-                    // What stands there may be the secret itself: it is not repeated.
-                    return Err(wrong(
-                        "`env` is not the name of an environment variable; write the name, never the secret".into(),
-                    ));
-                }
-                let value = env(variable)
-                    .filter(|value| !value.trim().is_empty())
-                    .ok_or_else(|| wrong(format!("the environment variable {variable} is not set")))?;
-                format!("{prefix}{value}")
-            }
-        };
+        let text = value_of(source, &env).map_err(wrong)?;
         let mut value =
             HeaderValue::from_str(&text).map_err(|_| wrong("its value contains a line break or a control character".into()))?;
         value.set_sensitive(true);
@@ -212,8 +196,25 @@ fn headers(
     Ok(headers)
 }
 
+/// The text that a value stands for.
+pub(super) fn value_of(source: &HeaderSource, env: &impl Fn(&str) -> Option<String>) -> Result<String, String> {
+    match source {
+        HeaderSource::Text(text) => Ok(text.clone()),
+        HeaderSource::Env { env: variable, prefix } => {
+            if !is_variable_name(variable) {
+                // What stands there may be the secret itself: it is not repeated.
+                return Err("`env` is not the name of an environment variable; write the name, never the secret".into());
+            }
+            let value = env(variable)
+                .filter(|value| !value.trim().is_empty())
+                .ok_or_else(|| format!("the environment variable {variable} is not set"))?;
+            Ok(format!("{prefix}{value}"))
+        }
+    }
+}
+
 /// Letters, digits and `_`, not beginning with a digit.
-fn is_variable_name(text: &str) -> bool {
+pub(super) fn is_variable_name(text: &str) -> bool {
     !text.is_empty()
         && !text.starts_with(|c: char| c.is_ascii_digit())
         && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
@@ -281,7 +282,7 @@ impl WriteTool for HttpWrite {
         if let Err(not_held) = permit.check() {
             return WriteAnswer::NotStarted { why: not_held.to_string() };
         }
-        let reply = match TRUST.scope(permit.trust.clone(), self.caller.send(request)).await {
+        let reply = match GATE.scope(permit.trust.clone(), self.caller.send(request)).await {
             Ok(reply) => reply,
             Err(Failure::NotHeld(why)) => return WriteAnswer::NotStarted { why },
             Err(failure @ Failure::NoConnection(_)) => return WriteAnswer::NotApplied { why: failure.why() },

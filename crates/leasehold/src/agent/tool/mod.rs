@@ -3,6 +3,8 @@
 
 pub mod ask;
 pub mod http;
+mod last_check;
+pub mod mcp;
 pub mod rust;
 pub mod site;
 
@@ -47,7 +49,7 @@ pub struct ToolSpec {
     /// JSON Schema of the values that a person fills in before each call, an object; they take the place of the model's arguments of
     /// those keys. None: nobody is asked.
     pub input: Option<Value>,
-    /// The source kind: `rust`, `http`, `site`.
+    /// The source kind: `rust`, `http`, `mcp`, `site`.
     pub source: String,
     /// Where it goes, without secrets.
     pub endpoint: String,

@@ -1,10 +1,12 @@
 //! One request on the wire, and the classification of how it failed. The only place that touches the HTTP client.
 
 use super::{
-    super::Arguments,
+    super::{
+        Arguments,
+        last_check::{ClosedMeanwhile, LastCheck, is_closed_meanwhile},
+    },
     BodyKind,
     answer::Body,
-    last_check::{ClosedMeanwhile, LastCheck, is_closed_meanwhile},
     template::{UrlTemplate, scalar},
 };
 use reqwest::{
@@ -21,7 +23,7 @@ use std::{
 };
 
 /// Longest wait for a connection; a third of the default lease is twice as long.
-const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(10);
+pub(in super::super) const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(10);
 const READ_REDIRECTS_MAX: usize = 5;
 
 /// Sends the requests of one tool.
@@ -236,7 +238,7 @@ fn same_origin() -> redirect::Policy {
 /// A name never resolves to a link-local address: cloud metadata services live there. An address that the operator wrote
 /// into the URL is not resolved and therefore not refused.
 #[derive(Debug)]
-struct NoLinkLocal;
+pub(in super::super) struct NoLinkLocal;
 
 impl Resolve for NoLinkLocal {
     fn resolve(&self, name: Name) -> Resolving {

@@ -11,9 +11,21 @@ use std::{
 use tower_layer::Layer;
 use tower_service::Service;
 
+/// Asked once for each connection, when it stands.
+pub(super) trait Gate: Send + Sync {
+    /// Whether the request may go out.
+    fn may_send(&self) -> bool;
+}
+
+impl Gate for TrustWindow {
+    fn may_send(&self) -> bool {
+        self.holds()
+    }
+}
+
 tokio::task_local! {
-    /// The window of the write whose connection is being made. The client has no pool, so it connects in the caller's task.
-    pub(super) static TRUST: Arc<TrustWindow>;
+    /// The gate of the call whose connection is being made. The client has no pool, so it connects in the caller's task.
+    pub(super) static GATE: Arc<dyn Gate>;
 }
 
 /// The window closed while the connection was made; nothing was sent.
@@ -44,7 +56,7 @@ impl<S> Layer<S> for LastCheck {
     }
 }
 
-/// A connector that gives no connection to a write whose window closed.
+/// A connector that gives no connection to a call whose gate is closed.
 #[derive(Clone, Debug)]
 pub(super) struct Checked<S> {
     inner: S,
@@ -70,9 +82,9 @@ where
         let connecting = self.inner.call(request);
         Box::pin(async move {
             let connection = connecting.await?;
-            match TRUST.try_with(|trust| trust.holds()) {
+            match GATE.try_with(|gate| gate.may_send()) {
                 Ok(false) => Err(ClosedMeanwhile.into()),
-                // A read has no window.
+                // A read has no gate.
                 Ok(true) | Err(_) => Ok(connection),
             }
         })

@@ -1,0 +1,405 @@
+//! A server: one connection that all calls share, made when the first needs it, thrown away when it fails, and made anew by the next.
+
+use super::{
+    config::{McpConfig, McpConfigError},
+    connection::{Connection, Handler, NotOpen},
+    definition::Definition,
+    health::{Link, McpHealth, Record},
+    mask::Mask,
+    pace::Pace,
+    passage::Passage,
+    process::LastWords,
+    target::{Resolved, Target, resolve},
+};
+use crate::{
+    agent::{
+        patience::within,
+        tool::http::{RESPONSE_BYTES_DEFAULT, TIMEOUT_DEFAULT},
+    },
+    limits::{MCP_GRACE, MCP_MESSAGE_BYTES_MAX},
+};
+use jiff::Timestamp;
+use rmcp::model::{CallToolResult, JsonObject, RequestMetaObject};
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+use tokio::sync::watch;
+
+/// After this long the SDK tries the old handshake on the same connection, which a server that is slow to start needs.
+const SDK_FALLBACK: Duration = Duration::from_secs(10);
+/// Of a deadline that leaves no room for that, the part for the newest handshake; then the old one has a connection of its own.
+const SHARE_OF_THE_NEWEST: f64 = 0.4;
+
+/// An MCP server. Clones are the same server.
+#[derive(Clone)]
+pub struct McpServer(pub(super) Arc<Inner>);
+
+pub(super) struct Inner {
+    pub(super) config: McpConfig,
+    pub(super) timeout: Duration,
+    pub(super) max_response: usize,
+    pub(super) endpoint: String,
+    pub(super) mask: Mask,
+    target: Target,
+    handler: Handler,
+    words: LastWords,
+    current: Mutex<Option<Arc<Connection>>>,
+    /// Held while connecting, so that those who come meanwhile wait for the same connection.
+    connecting: tokio::sync::Mutex<()>,
+    pace: Mutex<Pace>,
+    record: Mutex<Record>,
+    /// Only the old handshake works.
+    only_initialize: AtomicBool,
+    is_closed: AtomicBool,
+    listed_at: AtomicU64,
+}
+
+/// Why a server has not answered as it should.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum McpError {
+    /// There is no connection.
+    #[error("not connected: {0}")]
+    NotConnected(String),
+    /// The connection ended.
+    #[error("the connection was lost: {0}")]
+    Lost(String),
+    /// Nothing within the deadline.
+    #[error("no whole answer within {0:?}")]
+    TimedOut(Duration),
+    /// An error answer of the protocol.
+    #[error("the server answered with error {code}: {message}")]
+    Refused {
+        /// JSON-RPC.
+        code: i32,
+        /// Its words.
+        message: String,
+    },
+    /// An answer that is none.
+    #[error("{0}")]
+    Undecodable(String),
+    /// It asks a question instead.
+    #[error("{0}")]
+    NeedsInput(String),
+}
+
+impl McpError {
+    /// Nothing more can be expected of the connection.
+    fn ends_the_connection(&self) -> bool {
+        matches!(self, Self::Lost(_) | Self::TimedOut(_))
+    }
+    fn is_failure(&self) -> bool {
+        matches!(self, Self::NotConnected(_) | Self::Lost(_) | Self::TimedOut(_))
+    }
+}
+
+/// How far an operation came.
+enum Stage {
+    Waiting,
+    Connecting,
+    On(Arc<Connection>),
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl McpServer {
+    /// A server, with values from this process's environment. Nothing is started yet.
+    ///
+    /// # Errors
+    /// The key that is wrong and the mend.
+    pub fn new(config: McpConfig) -> Result<Self, McpConfigError> {
+        Self::new_with_env(config, |name| std::env::var(name).ok())
+    }
+
+    /// A server, with values from the given environment. Nothing is started yet.
+    ///
+    /// # Errors
+    /// The key that is wrong and the mend.
+    pub fn new_with_env(config: McpConfig, env: impl Fn(&str) -> Option<String>) -> Result<Self, McpConfigError> {
+        let timeout = config.timeout.unwrap_or(TIMEOUT_DEFAULT);
+        let max_response = config.max_response.unwrap_or(RESPONSE_BYTES_DEFAULT);
+        if max_response > MCP_MESSAGE_BYTES_MAX {
+            return Err(McpConfigError {
+                server: config.name,
+                key: "max_response".into(),
+                why: format!("no message is longer than {MCP_MESSAGE_BYTES_MAX} bytes: write less"),
+            });
+        }
+        let Resolved { target, endpoint, mask } = resolve(&config, timeout, &env)?;
+        Ok(Self(Arc::new(Inner {
+            config,
+            timeout,
+            max_response,
+            endpoint,
+            mask,
+            target,
+            handler: Handler { list_changes: watch::Sender::new(0), progress: watch::Sender::new(0) },
+            words: LastWords::default(),
+            current: Mutex::default(),
+            connecting: tokio::sync::Mutex::default(),
+            pace: Mutex::default(),
+            record: Mutex::default(),
+            only_initialize: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+            listed_at: AtomicU64::new(0),
+        })))
+    }
+
+    /// As configured.
+    pub fn name(&self) -> &str {
+        &self.0.config.name
+    }
+
+    /// Asks it for its tools.
+    ///
+    /// # Errors
+    /// It does not answer as it should.
+    pub async fn list(&self) -> Result<Vec<Definition>, McpError> {
+        let seen = *self.0.handler.list_changes.borrow();
+        let tools = self.0.operate(false, async |connection| connection.list().await).await?;
+        self.0.listed_at.fetch_max(seen, Ordering::AcqRel);
+        Ok(tools.into_iter().map(Definition::from).collect())
+    }
+
+    /// Asks it for a sign of life; how long that took, connecting included.
+    ///
+    /// # Errors
+    /// It gives none.
+    pub async fn ping(&self) -> Result<Duration, McpError> {
+        let begun = Instant::now();
+        self.0.operate(false, async |connection| connection.ping().await).await?;
+        Ok(begun.elapsed())
+    }
+
+    /// Counts what it says of changes of its tools.
+    pub fn list_changes(&self) -> watch::Receiver<u64> {
+        self.0.handler.list_changes.subscribe()
+    }
+
+    /// Counts its notifications of progress.
+    pub fn progress(&self) -> watch::Receiver<u64> {
+        self.0.handler.progress.subscribe()
+    }
+
+    /// What is known of it without asking it.
+    pub fn health(&self) -> McpHealth {
+        let inner = &self.0;
+        let is_up = lock(&inner.current).as_ref().is_some_and(|connection| !connection.is_over());
+        let (failures, wait) = {
+            let pace = lock(&inner.pace);
+            (pace.failures(), pace.wait(Instant::now()))
+        };
+        let record = lock(&inner.record);
+        McpHealth {
+            link: match () {
+                () if inner.is_closed.load(Ordering::Acquire) => Link::Closed,
+                () if is_up => Link::Up,
+                () if record.was_tried => Link::Down,
+                () => Link::NotTried,
+            },
+            last_contact: record.last_contact,
+            latency: record.latency,
+            last_error: record.last_error.clone(),
+            restarts: record.connections.saturating_sub(1),
+            failures,
+            next_attempt_in: wait,
+            protocol_version: record.protocol_version.clone(),
+            server: record.server.clone(),
+            last_end: inner.words.end(),
+            last_words: inner.words.lines(&inner.mask),
+            list_changed: *inner.handler.list_changes.borrow() > inner.listed_at.load(Ordering::Acquire),
+        }
+    }
+
+    /// Ends it for good, and waits for the end of its process.
+    pub async fn shutdown(&self) {
+        self.0.is_closed.store(true, Ordering::Release);
+        let _nobody_connects = self.0.connecting.lock().await;
+        let Some(connection) = lock(&self.0.current).take() else { return };
+        connection.close(MCP_GRACE).await;
+        let over = connection.process_over();
+        // The process is told to end where the last of its connection goes; a call that is under way keeps it as long as its deadline.
+        drop(connection);
+        if let Some(mut over) = over {
+            // An error is that nobody is left to say so, which is the same.
+            let _ = over.wait_for(|over| *over).await;
+        }
+    }
+}
+
+impl Inner {
+    /// Calls a tool once: what goes out passes through the passage.
+    pub(super) async fn call(
+        &self,
+        tool: &str,
+        arguments: JsonObject,
+        meta: RequestMetaObject,
+        passage: &Passage,
+        is_write: bool,
+    ) -> Result<CallToolResult, McpError> {
+        let work = async |connection: Arc<Connection>| connection.call(tool, arguments, meta, passage).await;
+        self.operate(is_write, work).await
+    }
+
+    /// Does something on the connection, within one deadline over everything.
+    async fn operate<T>(
+        &self,
+        is_write: bool,
+        work: impl AsyncFnOnce(Arc<Connection>) -> Result<T, McpError>,
+    ) -> Result<T, McpError> {
+        let begun = Instant::now();
+        let mut stage = Stage::Waiting;
+        let done = within(self.timeout, async {
+            let connection = self.connected(begun, is_write, &mut stage).await?;
+            stage = Stage::On(Arc::clone(&connection));
+            work(connection).await
+        });
+        let done = done.await.unwrap_or(Err(McpError::TimedOut(self.timeout)));
+        match &done {
+            Err(error) if error.is_failure() => {
+                if let (Stage::On(connection), true) = (&stage, error.ends_the_connection()) {
+                    self.throw_away(connection);
+                }
+                // Who only waited, or was told to wait, has seen no failure.
+                if !matches!(stage, Stage::Waiting) {
+                    self.failed(&error.to_string());
+                }
+            }
+            Err(error) => lock(&self.record).last_error = Some(self.mask.said(&error.to_string())),
+            Ok(_) => {}
+        }
+        if !matches!(&done, Err(error) if error.is_failure()) {
+            let mut record = lock(&self.record);
+            record.last_contact = Some(Timestamp::now());
+            record.latency = Some(begun.elapsed());
+            drop(record);
+            lock(&self.pace).answered();
+        }
+        done.map_err(|error| self.masked(error))
+    }
+
+    fn failed(&self, why: &str) {
+        lock(&self.pace).failed(Instant::now());
+        let why = self.mask.said(why);
+        tracing::warn!(server = %self.config.name, error = %why, "an MCP server failed");
+        lock(&self.record).last_error = Some(why);
+    }
+
+    fn masked(&self, error: McpError) -> McpError {
+        match error {
+            McpError::NotConnected(why) => McpError::NotConnected(self.mask.said(&why)),
+            McpError::Lost(why) => McpError::Lost(self.mask.said(&why)),
+            McpError::Refused { code, message } => McpError::Refused { code, message: self.mask.said(&message) },
+            McpError::Undecodable(why) => McpError::Undecodable(self.mask.said(&why)),
+            McpError::TimedOut(_) | McpError::NeedsInput(_) => error,
+        }
+    }
+
+    fn throw_away(&self, connection: &Arc<Connection>) {
+        let mut current = lock(&self.current);
+        if current.as_ref().is_some_and(|standing| Arc::ptr_eq(standing, connection)) {
+            *current = None;
+        }
+    }
+
+    /// The connection that stands.
+    fn standing(&self) -> Option<Arc<Connection>> {
+        let mut current = lock(&self.current);
+        if current.as_ref().is_some_and(|connection| connection.is_over()) {
+            *current = None;
+        }
+        current.clone()
+    }
+
+    async fn connected(&self, begun: Instant, is_write: bool, stage: &mut Stage) -> Result<Arc<Connection>, McpError> {
+        if let Some(connection) = self.usable(is_write).await {
+            return Ok(connection);
+        }
+        let _turn = self.connecting.lock().await;
+        if let Some(connection) = self.usable(is_write).await {
+            return Ok(connection);
+        }
+        if self.is_closed.load(Ordering::Acquire) {
+            return Err(McpError::NotConnected("this process has ended it".into()));
+        }
+        let (wait, failures) = {
+            let pace = lock(&self.pace);
+            (pace.wait(Instant::now()), pace.failures())
+        };
+        if wait >= self.timeout.saturating_sub(begun.elapsed()) {
+            let last = lock(&self.record).last_error.clone().unwrap_or_default();
+            let wait = wait.as_secs_f32().ceil();
+            return Err(McpError::NotConnected(format!(
+                "it failed {failures} times in a row, last: {last}; next try in {wait} s"
+            )));
+        }
+        tokio::time::sleep(wait).await;
+        *stage = Stage::Connecting;
+        let connection = Arc::new(self.open().await?);
+        {
+            let mut record = lock(&self.record);
+            record.connections += 1;
+            record.protocol_version = Some(connection.version.to_string());
+            record.server = connection.server.as_deref().map(|server| self.mask.said(server));
+        }
+        *lock(&self.current) = Some(Arc::clone(&connection));
+        Ok(connection)
+    }
+
+    /// The standing connection. A session is asked for a sign of life before a write goes out on it: a server that was restarted
+    /// meanwhile does not know it, and what it would answer to the write says nothing certain.
+    async fn usable(&self, is_write: bool) -> Option<Arc<Connection>> {
+        let connection = self.standing()?;
+        if is_write && connection.may_be_stale {
+            let alive = tokio::time::timeout(self.timeout / 3, connection.ping()).await;
+            if !matches!(alive, Ok(Ok(()))) {
+                self.throw_away(&connection);
+                return None;
+            }
+        }
+        Some(connection)
+    }
+
+    async fn open(&self) -> Result<Connection, McpError> {
+        lock(&self.record).was_tried = true;
+        let only_initialize = self.only_initialize.load(Ordering::Acquire);
+        let open = |only_initialize| Connection::open(&self.target, self.handler.clone(), &self.words, only_initialize);
+        // A server of the old handshake may also keep silent about a question that it does not know; then there is time for another.
+        let first = async {
+            if only_initialize {
+                return open(true).await;
+            }
+            let has_room = self.timeout >= SDK_FALLBACK * 2;
+            let limit = if has_room { self.timeout } else { self.timeout.mul_f64(SHARE_OF_THE_NEWEST) };
+            match tokio::time::timeout(limit, open(false)).await {
+                Ok(opened) => opened,
+                Err(_) => Err(NotOpen::Handshake(format!("no handshake within {limit:?}"))),
+            }
+        };
+        match first.await {
+            Ok(connection) => Ok(connection),
+            Err(NotOpen::Unreachable(why)) => Err(McpError::NotConnected(why)),
+            Err(NotOpen::Handshake(why)) if only_initialize => Err(McpError::NotConnected(why)),
+            // A server of the old handshake may break the connection over a question that it does not know.
+            Err(NotOpen::Handshake(newest)) => match open(true).await {
+                Ok(connection) => {
+                    self.only_initialize.store(true, Ordering::Release);
+                    Ok(connection)
+                }
+                Err(NotOpen::Unreachable(_) | NotOpen::Handshake(_)) => Err(McpError::NotConnected(newest)),
+            },
+        }
+    }
+}
+
+impl fmt::Debug for McpServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({:?})", self.name(), self.0.target)
+    }
+}

@@ -1,0 +1,238 @@
+//! A server's tools as ours: effect and approval as the operator declared them, and what each answer means.
+
+use super::{
+    answer::value_of,
+    config::{ErrorOutcome, McpConfigError},
+    definition::Definition,
+    passage::{Fate, Passage},
+    server::{Inner, McpError, McpServer},
+};
+use crate::agent::{
+    model::wire_name::to_wire,
+    tool::{
+        Approval, Arguments, ReadAnswer, ReadTool, Tool, ToolSpec, WriteAnswer, WriteEffect, WritePermit, WriteTool,
+        http::ConfiguredEffect,
+    },
+};
+use async_trait::async_trait;
+use rmcp::model::{ErrorCode, RequestMetaObject};
+use serde_json::Value;
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+/// What goes out with a write, in `_meta`.
+const IDEMPOTENCY_KEY: &str = "leasehold/idempotency-key";
+const RUN: &str = "leasehold/run";
+const FENCING_TOKEN: &str = "leasehold/fencing-token";
+/// The call's own deadline comes first, because it knows whether anything was sent.
+const MARGIN: Duration = Duration::from_secs(1);
+
+/// What becomes of a server's definitions.
+#[derive(Debug)]
+pub struct Offered {
+    /// Can be registered.
+    pub tools: Vec<Tool>,
+    /// Cannot.
+    pub refused: Vec<Refused>,
+}
+
+/// A tool that cannot be offered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// As its server names it.
+    pub tool: String,
+    /// In words.
+    pub why: String,
+}
+
+impl McpServer {
+    /// The tools of these definitions: all that the server lists, or that are kept of it.
+    ///
+    /// # Errors
+    /// The configuration names a tool that is not among them: what it says would be lost without a word.
+    pub fn tools(&self, definitions: &[Definition]) -> Result<Offered, McpConfigError> {
+        let config = &self.0.config;
+        let names: BTreeSet<&str> = definitions.iter().map(|definition| definition.name.as_str()).collect();
+        for (key, tool) in config.named_tools() {
+            if !names.contains(tool) {
+                let known = names.iter().copied().collect::<Vec<_>>().join(", ");
+                let why = format!("the server has no such tool; it has: {}", self.0.mask.said(&known));
+                return Err(McpConfigError { server: config.name.clone(), key: format!("{key}.{tool}"), why });
+            }
+        }
+        let mut offered = Offered { tools: Vec::new(), refused: Vec::new() };
+        for definition in definitions {
+            match self.tool(definition, definitions) {
+                Ok(tool) => offered.tools.push(tool),
+                Err(why) => offered.refused.push(Refused { tool: definition.name.clone(), why }),
+            }
+        }
+        Ok(offered)
+    }
+
+    fn tool(&self, definition: &Definition, all: &[Definition]) -> Result<Tool, String> {
+        if let Some(why) = definition.refusal() {
+            return Err(why);
+        }
+        if all.iter().filter(|other| other.name == definition.name).count() > 1 {
+            return Err("the server lists two tools of this name".into());
+        }
+        let name = format!("{}.{}", self.name(), definition.name);
+        let wire = to_wire(&name);
+        let is_other = |other: &&Definition| other.name != definition.name;
+        let same = |other: &&Definition| to_wire(&format!("{}.{}", self.name(), other.name)) == wire;
+        if let Some(other) = all.iter().filter(is_other).find(same) {
+            return Err(format!("it has the same name for models as `{}`", other.name));
+        }
+        let config = &self.0.config;
+        let key_argument = config.idempotency_argument.get(&definition.name).cloned();
+        let parameters = match &key_argument {
+            None => definition.input_schema.clone(),
+            Some(argument) => without_argument(&definition.input_schema, argument)?,
+        };
+        let description = match (&definition.description, &definition.title) {
+            (description, Some(title)) if description.is_empty() => title.clone(),
+            (description, _) => description.clone(),
+        };
+        let spec = ToolSpec {
+            name,
+            description,
+            parameters,
+            input: None,
+            source: "mcp".into(),
+            endpoint: self.0.endpoint.clone(),
+            timeout: self.0.timeout + MARGIN,
+        };
+        let server = Arc::clone(&self.0);
+        let tool = definition.name.clone();
+        let effect = match config.effects.get(&definition.name) {
+            Some(ConfiguredEffect::ReadOnly) => return Ok(Tool::Read(Arc::new(McpRead { spec, server, tool }))),
+            Some(ConfiguredEffect::IdempotentWrite) => WriteEffect::Idempotent,
+            Some(ConfiguredEffect::NonIdempotentWrite) | None => WriteEffect::NonIdempotent,
+        };
+        let approval = match config.approval.get(&definition.name) {
+            Some(approval) => Approval::from(*approval),
+            None if config.requires_approval == Some(false) => Approval::None,
+            None => Approval::Required,
+        };
+        let error_outcome = config.error_outcome.get(&definition.name).copied().unwrap_or_default();
+        Ok(Tool::Write(Arc::new(McpWrite { spec, server, tool, effect, error_outcome, key_argument }), approval))
+    }
+}
+
+/// The schema for the model, without the argument that gets the key.
+fn without_argument(schema: &Value, argument: &str) -> Result<Value, String> {
+    let mut schema = schema.clone();
+    let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
+    if properties.and_then(|properties| properties.remove(argument)).is_none() {
+        return Err(format!("`idempotency_argument` names `{argument}`, which is none of its arguments"));
+    }
+    if let Some(required) = schema.get_mut("required").and_then(Value::as_array_mut) {
+        required.retain(|name| name.as_str() != Some(argument));
+    }
+    Ok(schema)
+}
+
+struct McpRead {
+    spec: ToolSpec,
+    server: Arc<Inner>,
+    tool: String,
+}
+
+#[async_trait]
+impl ReadTool for McpRead {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    async fn call(&self, arguments: &Arguments) -> ReadAnswer {
+        let mut is_first = true;
+        loop {
+            let (passage, meta) = (Passage::read(), RequestMetaObject::new());
+            let answer = self.server.call(&self.tool, arguments.clone(), meta, &passage, false).await;
+            return match answer {
+                Ok(result) => {
+                    let is_error = result.is_error == Some(true);
+                    ReadAnswer { result: value_of(result, self.server.max_response), is_error }
+                }
+                // A read changes nothing, so it may be asked for once more, on a new connection.
+                Err(McpError::Lost(_)) if is_first => {
+                    is_first = false;
+                    continue;
+                }
+                Err(error) => ReadAnswer::error(error.to_string()),
+            };
+        }
+    }
+}
+
+struct McpWrite {
+    spec: ToolSpec,
+    server: Arc<Inner>,
+    tool: String,
+    effect: WriteEffect,
+    error_outcome: ErrorOutcome,
+    key_argument: Option<String>,
+}
+
+#[async_trait]
+impl WriteTool for McpWrite {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn write_effect(&self) -> WriteEffect {
+        self.effect
+    }
+
+    async fn call(&self, permit: WritePermit, arguments: &Arguments) -> WriteAnswer {
+        if let Err(not_held) = permit.check() {
+            return WriteAnswer::NotStarted { why: not_held.to_string() };
+        }
+        let mut arguments = arguments.clone();
+        if let Some(argument) = &self.key_argument {
+            arguments.insert(argument.clone(), permit.idempotency_key().into());
+        }
+        let mut meta = RequestMetaObject::new();
+        meta.0.0.insert(IDEMPOTENCY_KEY.into(), permit.idempotency_key().into());
+        meta.0.0.insert(RUN.into(), permit.run().to_string().into());
+        meta.0.0.insert(FENCING_TOKEN.into(), permit.fencing_token().into());
+        // Checked again when it is the request's turn on a standing connection.
+        let passage = Passage::write(Arc::clone(&permit.trust));
+        let answer = self.server.call(&self.tool, arguments, meta, &passage, true).await;
+        let error = match answer {
+            Ok(result) => {
+                let is_error = result.is_error == Some(true);
+                let result = value_of(result, self.server.max_response);
+                if is_error && self.error_outcome == ErrorOutcome::Unknown {
+                    let said = self.server.mask.said(&text_of(&result));
+                    return WriteAnswer::Unknown {
+                        why: format!("the tool answered with an error, after which nothing is known: {said}"),
+                    };
+                }
+                return WriteAnswer::Done { result, is_error };
+            }
+            Err(error) => error,
+        };
+        match error {
+            McpError::Refused { code, .. } if is_a_no(code) => WriteAnswer::error(error.to_string()),
+            // An answer, and the tool's own: it did not go on without the input.
+            McpError::NeedsInput(why) if self.error_outcome == ErrorOutcome::Done => WriteAnswer::error(why),
+            error => match passage.close() {
+                Fate::NothingSent => WriteAnswer::NotApplied { why: format!("nothing was sent: {error}") },
+                Fate::NotHeld => WriteAnswer::NotStarted {
+                    why: "the lease on this run is no longer certain to hold; nothing was sent".into(),
+                },
+                Fate::MayHaveArrived => WriteAnswer::Unknown { why: error.to_string() },
+            },
+        }
+    }
+}
+
+/// Errors of the protocol that say that the tool was not entered.
+fn is_a_no(code: i32) -> bool {
+    code == ErrorCode::INVALID_PARAMS.0 || code == ErrorCode::METHOD_NOT_FOUND.0
+}
+
+fn text_of(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
