@@ -12,7 +12,7 @@ use crate::{
         },
         gate::Gate,
         owner::Owners,
-        registry::{AgentSpec, Registry},
+        registry::{AgentSpec, Authority, InForce, Registry},
         tool::{Tool, Verified, VerifyQuery},
         unrecorded::Unrecorded,
     },
@@ -57,6 +57,8 @@ pub struct RuntimeConfig {
     pub store: Arc<dyn Store>,
     /// What this process can execute.
     pub registry: Arc<Registry>,
+    /// Knows what of it is in force; none: all of it, until [`Runtime::replace_registry`].
+    pub authority: Option<Arc<dyn Authority>>,
     /// The boot-time clock.
     pub clock: Arc<dyn BootClock>,
     /// Wall time. Where several processes share the store, [`StoreWall`](crate::store::StoreWall): a time limit that one sets and
@@ -88,6 +90,7 @@ impl RuntimeConfig {
         Self {
             store,
             registry: registry.into(),
+            authority: None,
             clock: Arc::clone(&clock) as Arc<dyn BootClock>,
             wall: clock,
             ttl: Duration::from_secs(60),
@@ -115,7 +118,8 @@ pub struct Runtime {
     pub(crate) engine: Arc<Engine>,
     pub(crate) heartbeat: Arc<Heartbeat>,
     pub(crate) reaper: Arc<Reaper>,
-    pub(crate) registry: Arc<Registry>,
+    pub(crate) registry: InForce,
+    authority: Option<Arc<dyn Authority>>,
     pub(crate) process: String,
     probe: Option<Arc<dyn Probe>>,
     live: Option<UnboundedSender<Live>>,
@@ -233,7 +237,8 @@ impl Runtime {
             engine,
             heartbeat,
             reaper,
-            registry: config.registry,
+            registry: InForce::new(config.registry),
+            authority: config.authority,
             process: config.process,
             probe: config.probe,
             live: config.live,
@@ -243,15 +248,21 @@ impl Runtime {
         }
     }
 
-    /// What this process can execute.
-    pub fn registry(&self) -> &Arc<Registry> {
-        &self.registry
+    /// What this process can execute now.
+    pub fn registry(&self) -> Arc<Registry> {
+        self.registry.now()
+    }
+
+    /// From now on this process executes with these agents and tools; segments under way from their next step on. With an
+    /// [`Authority`] its word replaces this at the next step.
+    pub fn replace_registry(&self, registry: impl Into<Arc<Registry>>) {
+        self.registry.replace(registry.into());
     }
 
     /// The same part in the store with other agents and tools: for a process that starts and decides by what is declared and
     /// asks with what it has.
     pub fn with_registry(&self, registry: Arc<Registry>) -> Self {
-        Self { registry, ..self.clone() }
+        Self { registry: InForce::new(registry), authority: None, ..self.clone() }
     }
 
     /// The store, for messages and for reading.
@@ -309,7 +320,8 @@ impl Runtime {
 
     fn executor(&self) -> Executor {
         Executor {
-            registry: Arc::clone(&self.registry),
+            registry: self.registry.clone(),
+            authority: self.authority.clone(),
             probe: self.probe.clone(),
             live: self.live.clone(),
             owners: self.owners.clone(),
@@ -322,21 +334,22 @@ impl Runtime {
         Grant { lease_id: LeaseId::random(), process: self.process.clone() }
     }
 
-    fn agent(&self, name: &str) -> Result<&Arc<AgentSpec>, StartError> {
-        self.registry.agent(name).ok_or_else(|| {
-            let known: Vec<&str> = self.registry.agents().map(|a| a.name.as_str()).collect();
+    fn agent(registry: &Registry, name: &str) -> Result<Arc<AgentSpec>, StartError> {
+        registry.agent(name).cloned().ok_or_else(|| {
+            let known: Vec<&str> = registry.agents().map(|a| a.name.as_str()).collect();
             StartError::NoAgent(name.to_owned(), if known.is_empty() { "none".into() } else { known.join(", ") })
         })
     }
 
     fn new_run(&self, start: StartRun, mode: Mode) -> Result<NewRun, StartError> {
-        let agent = self.agent(&start.agent)?;
+        let registry = self.registry.now();
+        let agent = Self::agent(&registry, &start.agent)?;
         check_request(&start.request)?;
         if let Some(tools) = &start.request.tools {
             for pattern in tools {
-                if self.registry.offered(agent, Some(std::slice::from_ref(pattern))).is_empty() {
+                if registry.offered(&agent, Some(std::slice::from_ref(pattern))).is_empty() {
                     let offered: Vec<&str> =
-                        self.registry.offered(agent, None).into_iter().map(|t| t.spec().name.as_str()).collect();
+                        registry.offered(&agent, None).into_iter().map(|t| t.spec().name.as_str()).collect();
                     return Err(StartError::Invalid(format!(
                         "agent `{}` is not offered `{pattern}`; it is offered: {}",
                         agent.name,
@@ -488,9 +501,11 @@ impl Runtime {
 
     /// What this process can claim.
     pub fn claimer(&self) -> Claimer {
+        let registry = self.registry.now();
         Claimer {
-            agents: self.registry.agents().map(|a| a.name.clone()).collect(),
-            tools: self.registry.tool_names().map(str::to_owned).collect(),
+            agents: registry.agents().map(|a| a.name.clone()).collect(),
+            // A call of a tool that is withheld is shown again, or refused.
+            tools: registry.tool_names().chain(registry.withheld_names()).map(str::to_owned).collect(),
             open: !self.stop.is_cancelled(),
         }
     }
@@ -529,13 +544,17 @@ impl Runtime {
 
     /// Why this process cannot go on with a run.
     fn lacks(&self, row: &Snapshot) -> Option<String> {
-        if self.registry.agent(&row.agent).is_none() {
+        let registry = self.registry.now();
+        if registry.agent(&row.agent).is_none() {
             return Some(format!("this process has no agent `{}`", row.agent));
         }
         let pending = row.turn.iter().flat_map(|t| t.pending());
         pending
             .map(|call| &call.tool)
-            .find(|tool| self.registry.tool(tool).is_none())
-            .map(|tool| format!("this process has no tool `{tool}`"))
+            .find(|tool| registry.tool(tool).is_none())
+            .map(|tool| match registry.withheld(tool) {
+                Some(why) => format!("`{tool}` is not offered now: {why}"),
+                None => format!("this process has no tool `{tool}`"),
+            })
     }
 }

@@ -4,7 +4,7 @@
 use super::{
     arguments,
     model::{OfferedTool, Reply, RequestedCall},
-    registry::{AgentSpec, Registry},
+    registry::{AgentSpec, Registry, matches},
     tool::{Approval, Arguments, Tool},
 };
 use crate::{
@@ -50,6 +50,12 @@ impl Gate<'_> {
         self.registry.offered(self.agent, self.narrow).into_iter().find(|t| t.spec().name == name)
     }
 
+    /// A pattern of the agent covers it, and one of the request.
+    fn is_in_reach(&self, name: &str) -> bool {
+        self.agent.tools.iter().any(|pattern| matches(pattern, name))
+            && self.narrow.is_none_or(|patterns| patterns.iter().any(|pattern| matches(pattern, name)))
+    }
+
     /// Judges a whole reply; `tools_offered` is false for a plain completion, in which nothing can be called.
     pub(crate) fn judge(&self, reply: &Reply, turn: u32, story: &Story, tools_offered: bool) -> Vec<Gated> {
         let mut judged: Vec<Gated> = Vec::with_capacity(reply.calls.len());
@@ -71,7 +77,11 @@ impl Gate<'_> {
         let Some(tool) = self.tool(&asked.tool) else {
             let offered: Vec<String> = self.offered().into_iter().map(|t| t.name).collect();
             let effect = self.registry.tool(&asked.tool).map_or(Effect::NonIdempotentWrite, Tool::effect);
-            let why = format!("there is no tool `{}` here; there are: {}", asked.tool, offered.join(", "));
+            let named = match self.registry.withheld(&asked.tool).filter(|_| self.is_in_reach(&asked.tool)) {
+                Some(why) => format!("`{}` is not offered now: {why}", asked.tool),
+                None => format!("there is no tool `{}` here", asked.tool),
+            };
+            let why = format!("{named}; there are: {}", offered.join(", "));
             return refuse(id, asked, effect, why);
         };
         match self.check(tool, &asked.raw_arguments) {

@@ -5,7 +5,13 @@ use super::{
     tool::{Tool, ToolSpec},
 };
 use crate::run::{OnExpiry, Usage, canonical_hash};
-use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+use async_trait::async_trait;
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
 
 /// Price of a model's tokens, in US dollars per million.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -199,6 +205,35 @@ pub enum RegistryError {
 pub struct Registry {
     agents: BTreeMap<String, Arc<AgentSpec>>,
     tools: BTreeMap<String, RegisteredTool>,
+    withheld: BTreeMap<String, String>,
+}
+
+/// Where it is known which agents and tools are in force. Asked before a model is, and before each write is stamped, so that what
+/// an operator switches off or changes holds from the next call on.
+#[async_trait]
+pub trait Authority: Send + Sync {
+    /// What is in force now: what was, or another registry.
+    ///
+    /// # Errors
+    /// It is not known, in words. Nothing is called then.
+    async fn in_force(&self) -> Result<Arc<Registry>, String>;
+}
+
+/// The registry in force, which may be replaced while runs are executed. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct InForce(Arc<RwLock<Arc<Registry>>>);
+
+impl InForce {
+    pub(crate) fn new(registry: Arc<Registry>) -> Self {
+        Self(Arc::new(RwLock::new(registry)))
+    }
+    /// The one of now.
+    pub(crate) fn now(&self) -> Arc<Registry> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+    pub(crate) fn replace(&self, registry: Arc<Registry>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = registry;
+    }
 }
 
 #[derive(Clone)]
@@ -264,6 +299,28 @@ impl Registry {
         Ok(())
     }
 
+    /// Notes a tool that is not offered, and why: `source.tool`, or `source.*` where not even the names are known. Agents may name
+    /// it. A tool of that name that was added is taken away.
+    pub fn withhold(&mut self, name: impl Into<String>, why: impl Into<String>) {
+        let name = name.into();
+        self.tools.remove(&name);
+        self.withheld.insert(name, why.into());
+    }
+
+    /// Why a tool is not offered that the operator has; none: it is, or there is none.
+    pub fn withheld(&self, name: &str) -> Option<&str> {
+        if self.tools.contains_key(name) {
+            return None;
+        }
+        let of_source = || self.withheld.iter().find(|(known, _)| matches(known, name)).map(|(_, why)| why);
+        self.withheld.get(name).or_else(of_source).map(String::as_str)
+    }
+
+    /// Names of the tools that are known and not offered.
+    pub fn withheld_names(&self) -> impl Iterator<Item = &str> {
+        self.withheld.keys().map(String::as_str).filter(|name| !name.ends_with('*'))
+    }
+
     /// Adds an agent; its tools must be there.
     ///
     /// # Errors
@@ -272,8 +329,9 @@ impl Registry {
         if self.agents.contains_key(&agent.name) {
             return Err(RegistryError::AgentTwice(agent.name));
         }
+        let is_withheld = |pattern: &str| self.withheld.keys().any(|known| matches(pattern, known) || matches(known, pattern));
         for pattern in &agent.tools {
-            if !self.tools.keys().any(|name| matches(pattern, name)) {
+            if !self.tools.keys().any(|name| matches(pattern, name)) && !is_withheld(pattern) {
                 return Err(RegistryError::NoSuchTool {
                     agent: agent.name.clone(),
                     pattern: pattern.clone(),
@@ -301,7 +359,7 @@ impl Registry {
     pub fn tools(&self) -> impl Iterator<Item = &Tool> {
         self.tools.values().map(|t| &t.tool)
     }
-    /// All names.
+    /// Names of all tools.
     pub fn tool_names(&self) -> impl Iterator<Item = &str> {
         self.tools.keys().map(String::as_str)
     }

@@ -269,7 +269,8 @@ impl Runtime {
         if edited.is_empty() {
             return Ok(());
         }
-        let Some(agent) = self.registry.agent(&row.agent) else {
+        let registry = self.registry.now();
+        let Some(agent) = registry.agent(&row.agent) else {
             return Err(OrderError::Invalid(format!(
                 "this process has no agent `{}`, so an edit cannot be checked",
                 row.agent
@@ -277,7 +278,7 @@ impl Runtime {
         };
         let story = Story::of(&self.engine.journal_of(row, 0).await?);
         let narrow = story.request.as_ref().and_then(|r| r.tools.clone());
-        let gate = Gate { registry: &self.registry, agent, narrow: narrow.as_deref() };
+        let gate = Gate { registry: &registry, agent, narrow: narrow.as_deref() };
         for call in edited {
             if !call.approved {
                 return Err(OrderError::Invalid(format!("call {} is denied and edited at once", call.call_id)));
@@ -307,7 +308,7 @@ impl Runtime {
     /// In doubt, cancelled, no such run, no answer.
     pub async fn redrive(&self, id: RunId, by: Principal, note: Option<String>) -> Result<Snapshot, OrderError> {
         let row = self.engine.load(id).await?;
-        let valid_for = self.registry.agent(&row.agent).map_or(Duration::from_secs(24 * 3600), |a| a.approval_valid_for);
+        let valid_for = self.registry.now().agent(&row.agent).map_or(Duration::from_secs(24 * 3600), |a| a.approval_valid_for);
         let now = self.engine.now().wall;
         let approved_after = now.checked_sub(valid_for).unwrap_or(now);
         self.order(id, by, Order::Redrive { approved_after, note }).await
@@ -376,7 +377,8 @@ impl Runtime {
 
     /// Asks a verifiable tool about the write in doubt; or why this process cannot.
     async fn ask(&self, row: &Snapshot, fence: &crate::run::Fence) -> Result<Result<Verified, String>, OrderError> {
-        let Some(tool) = self.registry.tool(&fence.tool) else {
+        let registry = self.registry.now();
+        let Some(tool) = registry.tool(&fence.tool) else {
             return Ok(Err(format!("this process has no tool `{}`", fence.tool)));
         };
         let Tool::Write(write, _) = tool else {

@@ -289,7 +289,8 @@ impl Runtime {
     async fn claim_batch(&self, config: &PoolConfig, pool: &mut Pool) -> Result<usize, Unavailable> {
         let free = config.concurrency.saturating_sub(pool.running.len());
         let places = |name: &str, cap: usize| free.min(cap.saturating_sub(pool.places.taken(name)));
-        let agents = self.registry.agents().map(|a| (a.name.clone(), places(&a.name, a.concurrency)));
+        let registry = self.registry.now();
+        let agents = registry.agents().map(|a| (a.name.clone(), places(&a.name, a.concurrency)));
         let places: HashMap<String, usize> = agents.filter(|(_, places)| *places > 0).collect();
         if places.is_empty() {
             return Ok(0);

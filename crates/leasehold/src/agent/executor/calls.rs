@@ -5,7 +5,7 @@ use super::{Executor, Interrupt, Live, card, desk::Desk, interrupt, outcome};
 use crate::{
     agent::{
         gate::Gate,
-        registry::AgentSpec,
+        registry::{AgentSpec, Registry},
         tool::{Arguments, Asker, ReadAnswer, ReadTool, Tool},
     },
     limits,
@@ -32,7 +32,8 @@ impl Executor {
         let Some(first) = pending.first() else { return Ok(()) };
         let story = segment.story();
         let narrow = story.request.as_ref().and_then(|r| r.tools.clone());
-        let gate = Gate { registry: &self.registry, agent, narrow: narrow.as_deref() };
+        let registry = self.registry.now();
+        let gate = Gate { registry: &registry, agent, narrow: narrow.as_deref() };
         let is_read = |id: &CallId| {
             // One that was asked for as a write stays one, whatever its tool is now: it is refused, not called without a stamp.
             let call = story.calls.get(id).filter(|call| !call.asked.effect.is_write());
@@ -104,7 +105,8 @@ impl Executor {
     /// True where the run waits now.
     async fn ask_people(&self, segment: &mut Segment, agent: &Arc<AgentSpec>) -> Result<bool, SegmentError> {
         let narrow = segment.story().request.as_ref().and_then(|r| r.tools.clone());
-        let gate = Gate { registry: &self.registry, agent, narrow: narrow.as_deref() };
+        let registry = self.registry.now();
+        let gate = Gate { registry: &registry, agent, narrow: narrow.as_deref() };
         let Some(turn) = segment.row().turn.clone() else { return Ok(false) };
         let mut shown = Vec::new();
         for open in turn.pending() {
@@ -114,7 +116,7 @@ impl Executor {
                 .card
                 .as_ref()
                 .filter(|_| call.decided.is_some())
-                .and_then(|card| changed(card, gate.tool(&call.asked.tool)));
+                .and_then(|card| changed(card, gate.tool(&call.asked.tool), &registry));
             let why = match (open.is_undecided(), changed) {
                 (_, Some(changed)) => Some(Some(changed)),
                 (true, None) => {
@@ -138,9 +140,10 @@ impl Executor {
     /// Suspends where a call lacks the values that its tool wants a person to fill in. True where the run waits now.
     async fn ask_input(&self, segment: &mut Segment, agent: &Arc<AgentSpec>) -> Result<bool, SegmentError> {
         let Some(turn) = segment.row().turn.clone() else { return Ok(false) };
+        let registry = self.registry.now();
         let lacks = turn.pending().find_map(|open| {
             let call = segment.story().calls.get(&open.id).filter(|call| call.input.is_none())?;
-            let schema = self.registry.tool(&call.asked.tool)?.spec().input.clone()?;
+            let schema = registry.tool(&call.asked.tool)?.spec().input.clone()?;
             Some((call.asked.clone(), call.arguments(), schema))
         });
         let Some((call, arguments, schema)) = lacks else { return Ok(false) };
@@ -172,8 +175,11 @@ impl Executor {
 }
 
 /// In what the tool differs from the one on the card.
-pub(super) fn changed(card: &CardCall, tool: Option<&Tool>) -> Option<String> {
-    let Some(tool) = tool else { return Some(format!("`{}` is not offered any more", card.tool.name)) };
+pub(super) fn changed(card: &CardCall, tool: Option<&Tool>, registry: &Registry) -> Option<String> {
+    let Some(tool) = tool else {
+        let why = registry.withheld(&card.tool.name).map(|why| format!(": {why}")).unwrap_or_default();
+        return Some(format!("`{}` is not offered any more{why}", card.tool.name));
+    };
     let (was, is) = (&card.tool, tool.identity());
     let mut differences = Vec::new();
     for (what, old, new) in [

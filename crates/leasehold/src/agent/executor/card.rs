@@ -40,9 +40,10 @@ pub(crate) fn repeated(story: &Story, tool: &Tool, call: &ReplyCall, arguments: 
 
 impl Executor {
     pub(crate) async fn card(&self, agent: &Arc<AgentSpec>, turn: u32, shown: Vec<Shown>) -> TurnCard {
+        let registry = self.registry.now();
         let mut calls = Vec::with_capacity(shown.len());
         for Shown { call, arguments, why } in shown {
-            let tool = self.registry.tool(&call.tool);
+            let tool = registry.tool(&call.tool);
             let taken = match tool {
                 Some(tool) => previewed(tool, &arguments).await,
                 None => EditedCard::default(),

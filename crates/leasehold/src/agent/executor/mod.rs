@@ -13,7 +13,7 @@ use super::{
     gate::Gate,
     model::{ModelError, ModelErrorClass, ModelRequest, OfferedTool, Reply},
     owner::Owners,
-    registry::{AgentSpec, Registry},
+    registry::{AgentSpec, Authority, InForce},
     transcript,
 };
 use crate::{
@@ -44,7 +44,9 @@ pub enum Live {
 /// What an executor needs beside the segment.
 #[derive(Clone)]
 pub(crate) struct Executor {
-    pub(crate) registry: Arc<Registry>,
+    pub(crate) registry: InForce,
+    /// None: the registry stays as it is.
+    pub(crate) authority: Option<Arc<dyn Authority>>,
     pub(crate) probe: Option<Arc<dyn Probe>>,
     pub(crate) live: Option<UnboundedSender<Live>>,
     /// None: every owner may.
@@ -160,6 +162,14 @@ impl Executor {
         }
     }
 
+    /// Takes over what is in force now.
+    async fn refresh(&self) -> Result<(), String> {
+        let Some(authority) = &self.authority else { return Ok(()) };
+        let registry = authority.in_force().await.map_err(|why| format!("which tools are in force is not known: {why}"))?;
+        self.registry.replace(registry);
+        Ok(())
+    }
+
     async fn step(&self, segment: &mut Segment) -> Result<(), SegmentError> {
         if segment.is_lost() {
             return Err(SegmentError::Lost("no renewal was confirmed by the lease's deadline".into()));
@@ -176,7 +186,11 @@ impl Executor {
         if self.stop.is_cancelled() {
             return segment.commit(vec![Act::Yield]).await;
         }
-        let Some(agent) = self.registry.agent(&segment.row().agent).cloned() else {
+        if let Err(why) = self.refresh().await {
+            return segment.commit(vec![Act::Retry { why, not_before: None }]).await;
+        }
+        let registry = self.registry.now();
+        let Some(agent) = registry.agent(&segment.row().agent).cloned() else {
             let why = format!("this process has no agent `{}` any more", segment.row().agent);
             return segment.commit(vec![Act::Retry { why, not_before: None }]).await;
         };
@@ -198,7 +212,8 @@ impl Executor {
         }
         let closing = segment.row().rounds >= max_rounds(agent, segment.story());
         let narrow = segment.story().request.as_ref().and_then(|r| r.tools.clone());
-        let gate = Gate { registry: &self.registry, agent, narrow: narrow.as_deref() };
+        let registry = self.registry.now();
+        let gate = Gate { registry: &registry, agent, narrow: narrow.as_deref() };
         let tools = if closing { Vec::new() } else { gate.offered() };
         let tools_offered = !tools.is_empty();
         self.at(Point::BeforeModel, segment, None).await;
@@ -247,12 +262,12 @@ impl Executor {
         let asked: Vec<&ReplyCall> = pending.iter().copied().filter(|c| c.needs_person).collect();
         if !asked.is_empty() {
             let shown: Vec<card::Shown> =
-                asked.into_iter().map(|call| card::Shown::first(call, segment.story(), &self.registry)).collect();
+                asked.into_iter().map(|call| card::Shown::first(call, segment.story(), &registry)).collect();
             let card = self.card(agent, turn, shown).await;
             acts.push(Act::Suspend { card, deadline: self.deadline(agent, segment) });
             return segment.commit(acts).await;
         }
-        let asks = |call: &ReplyCall| self.registry.tool(&call.tool).is_some_and(|tool| tool.spec().input.is_some());
+        let asks = |call: &ReplyCall| registry.tool(&call.tool).is_some_and(|tool| tool.spec().input.is_some());
         if pending.iter().any(|call| asks(call)) {
             return segment.commit(acts).await;
         }

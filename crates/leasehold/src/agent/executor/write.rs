@@ -42,7 +42,14 @@ impl Executor {
         };
         let arguments = asked.arguments();
         let narrow = segment.story().request.as_ref().and_then(|r| r.tools.clone());
-        let gate = Gate { registry: &self.registry, agent, narrow: narrow.as_deref() };
+        // A step that began with a reply of the model began long ago.
+        if !before.is_empty()
+            && let Err(why) = self.refresh().await
+        {
+            return retry(segment, why, before).await;
+        }
+        let registry = self.registry.now();
+        let gate = Gate { registry: &registry, agent, narrow: narrow.as_deref() };
         let tool = match gate.tool(&asked.asked.tool) {
             Some(Tool::Write(..)) if !asked.asked.effect.is_write() => {
                 let why = format!("`{}` was asked for as a read and is a write now; nothing was done", asked.asked.tool);
@@ -51,7 +58,8 @@ impl Executor {
             Some(tool @ Tool::Write(..)) => tool.clone(),
             _ => {
                 // Declared otherwise now, or gone: refused before it happens.
-                let why = format!("`{}` is not offered as a write any more; nothing was done", asked.asked.tool);
+                let because = registry.withheld(&asked.asked.tool).map(|why| format!(" ({why})")).unwrap_or_default();
+                let why = format!("`{}` is not offered as a write any more{because}; nothing was done", asked.asked.tool);
                 return refuse(segment, &asked, why, before).await;
             }
         };
@@ -64,9 +72,7 @@ impl Executor {
             OwnerRight::MayNot(why) => return self.ask_again(segment, agent, &asked, why, before).await,
             OwnerRight::Gone(why) => return refuse(segment, &asked, why, before).await,
             OwnerRight::NotKnown(why) => {
-                let mut acts = before;
-                acts.push(Act::Retry { why: format!("what its owner may do is not known: {why}"), not_before: None });
-                return segment.commit(acts).await;
+                return retry(segment, format!("what its owner may do is not known: {why}"), before).await;
             }
         }
         let released_by_person = asked.decided.as_ref().is_some_and(|d| d.approved);
@@ -79,7 +85,7 @@ impl Executor {
             return self.ask_again(segment, agent, &asked, why, before).await;
         }
         if let Some(shown) = &asked.card {
-            if let Some(difference) = changed(shown, Some(&tool)) {
+            if let Some(difference) = changed(shown, Some(&tool), &registry) {
                 return self.ask_again(segment, agent, &asked, difference, before).await;
             }
             if let Some(difference) = precondition_moved(&tool, shown, &arguments).await {
@@ -145,7 +151,7 @@ impl Executor {
                         // None is repeated once the cancel is heard; the next step settles.
                         return segment.refresh().await;
                     }
-                    let Some(tool_now) = self.registry.tool(&tool.spec().name).cloned() else { return Ok(()) };
+                    let Some(tool_now) = self.registry.now().tool(&tool.spec().name).cloned() else { return Ok(()) };
                     permit = segment.refence(self.stamp_of(&id, &tool_now), false).await?;
                 }
                 Err(error) => return Err(error),
@@ -289,7 +295,8 @@ impl Executor {
             return segment.record(vec![Recorded::Evidence(id)]).await;
         }
         let arguments = segment.story().calls.get(&id).map(StoryCall::arguments).unwrap_or_default();
-        let tool = self.registry.tool(&fence.tool).cloned();
+        let refreshed = self.refresh().await;
+        let tool = self.registry.now().tool(&fence.tool).cloned();
         let write = match &tool {
             Some(Tool::Write(write, _)) => Some(Arc::clone(write)),
             _ => None,
@@ -299,6 +306,9 @@ impl Executor {
         if fence.effect != Effect::NonIdempotentWrite {
             if cancelled {
                 return segment.commit(vec![Act::Settle]).await;
+            }
+            if let Err(why) = refreshed {
+                return segment.commit(vec![Act::Retry { why, not_before: None }]).await;
             }
             let (Some(write), Some(tool)) = (write, tool) else {
                 let why = format!("`{}` is not a write here any more, and an earlier call of it is unsettled", fence.tool);
@@ -390,6 +400,11 @@ fn charges(
             Ok(Charge { budget: key, call: call.asked.id.clone(), at, window: budget.window, max, amount })
         })
         .collect()
+}
+
+async fn retry(segment: &mut Segment, why: String, mut acts: Vec<Act>) -> Result<(), SegmentError> {
+    acts.push(Act::Retry { why, not_before: None });
+    segment.commit(acts).await
 }
 
 /// Calls a write. A panic or a timeout is unknown: it may have happened.

@@ -57,6 +57,7 @@ pub(super) struct Inner {
     only_initialize: AtomicBool,
     is_closed: AtomicBool,
     listed_at: AtomicU64,
+    listed: watch::Sender<Option<Arc<Vec<Definition>>>>,
 }
 
 /// Why a server has not answered as it should.
@@ -85,6 +86,9 @@ pub enum McpError {
     /// It asks a question instead.
     #[error("{0}")]
     NeedsInput(String),
+    /// It describes the tool otherwise than the tool was registered. Nothing was sent.
+    #[error("`{0}` is not what it was: its server describes it otherwise now")]
+    Changed(String),
 }
 
 impl McpError {
@@ -95,6 +99,15 @@ impl McpError {
     fn is_failure(&self) -> bool {
         matches!(self, Self::NotConnected(_) | Self::Lost(_) | Self::TimedOut(_))
     }
+}
+
+/// A tool as it was registered.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    /// As its server names it.
+    pub(super) name: String,
+    /// Of its definition.
+    pub(super) hash: String,
 }
 
 /// How far an operation came.
@@ -148,6 +161,7 @@ impl McpServer {
             only_initialize: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             listed_at: AtomicU64::new(0),
+            listed: watch::Sender::new(None),
         })))
     }
 
@@ -161,10 +175,14 @@ impl McpServer {
     /// # Errors
     /// It does not answer as it should.
     pub async fn list(&self) -> Result<Vec<Definition>, McpError> {
-        let seen = *self.0.handler.list_changes.borrow();
-        let tools = self.0.operate(false, async |connection| connection.list().await).await?;
-        self.0.listed_at.fetch_max(seen, Ordering::AcqRel);
-        Ok(tools.into_iter().map(Definition::from).collect())
+        let definitions = self.0.operate(false, async |connection| self.0.list_on(&connection).await).await?;
+        Ok(definitions.as_ref().clone())
+    }
+
+    /// What it listed last, also where that was not asked for here: before the first call on a connection, and after it said that
+    /// its tools changed, it is asked again.
+    pub fn listed(&self) -> watch::Receiver<Option<Arc<Vec<Definition>>>> {
+        self.0.listed.subscribe()
     }
 
     /// Asks it for a sign of life; how long that took, connecting included.
@@ -237,14 +255,48 @@ impl Inner {
     /// Calls a tool once: what goes out passes through the passage.
     pub(super) async fn call(
         &self,
-        tool: &str,
+        tool: &Known,
         arguments: JsonObject,
         meta: RequestMetaObject,
         passage: &Passage,
         is_write: bool,
     ) -> Result<CallToolResult, McpError> {
-        let work = async |connection: Arc<Connection>| connection.call(tool, arguments, meta, passage).await;
+        let work = async |connection: Arc<Connection>| {
+            if self.definition_on(&connection, &tool.name).await?.as_deref() != Some(tool.hash.as_str()) {
+                return Err(McpError::Changed(tool.name.clone()));
+            }
+            connection.call(&tool.name, arguments, meta, passage).await
+        };
         self.operate(is_write, work).await
+    }
+
+    /// Hash of the definition that the server of this connection gives of a tool: the process or host may be another than the one
+    /// that was asked before.
+    async fn definition_on(&self, connection: &Connection, tool: &str) -> Result<Option<String>, McpError> {
+        let changes = *self.handler.list_changes.borrow();
+        let mut known = connection.definitions.lock().await;
+        let hashes = match known.take() {
+            Some((at, hashes)) if at == changes => hashes,
+            _ => {
+                let listed = self.list_on(connection).await?;
+                listed.iter().map(|definition| (definition.name.clone(), definition.hash())).collect()
+            }
+        };
+        let hash = hashes.get(tool).cloned();
+        *known = Some((changes, hashes));
+        Ok(hash)
+    }
+
+    async fn list_on(&self, connection: &Connection) -> Result<Arc<Vec<Definition>>, McpError> {
+        let seen = *self.handler.list_changes.borrow();
+        let definitions: Arc<Vec<Definition>> = Arc::new(connection.list().await?.into_iter().map(Definition::from).collect());
+        self.listed_at.fetch_max(seen, Ordering::AcqRel);
+        self.listed.send_if_modified(|last| {
+            let is_other = last.as_ref() != Some(&definitions);
+            *last = Some(Arc::clone(&definitions));
+            is_other
+        });
+        Ok(definitions)
     }
 
     /// Does something on the connection, within one deadline over everything.
@@ -297,7 +349,7 @@ impl Inner {
             McpError::Lost(why) => McpError::Lost(self.mask.said(&why)),
             McpError::Refused { code, message } => McpError::Refused { code, message: self.mask.said(&message) },
             McpError::Undecodable(why) => McpError::Undecodable(self.mask.said(&why)),
-            McpError::TimedOut(_) | McpError::NeedsInput(_) => error,
+            McpError::TimedOut(_) | McpError::NeedsInput(_) | McpError::Changed(_) => error,
         }
     }
 

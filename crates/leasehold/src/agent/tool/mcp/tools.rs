@@ -5,7 +5,7 @@ use super::{
     config::{ErrorOutcome, McpConfigError},
     definition::Definition,
     passage::{Fate, Passage},
-    server::{Inner, McpError, McpServer},
+    server::{Inner, Known, McpError, McpServer},
 };
 use crate::agent::{
     model::wire_name::to_wire,
@@ -103,7 +103,7 @@ impl McpServer {
             timeout: self.0.timeout + MARGIN,
         };
         let server = Arc::clone(&self.0);
-        let tool = definition.name.clone();
+        let tool = Known { name: definition.name.clone(), hash: definition.hash() };
         let effect = match config.effects.get(&definition.name) {
             Some(ConfiguredEffect::ReadOnly) => return Ok(Tool::Read(Arc::new(McpRead { spec, server, tool }))),
             Some(ConfiguredEffect::IdempotentWrite) => WriteEffect::Idempotent,
@@ -135,7 +135,7 @@ fn without_argument(schema: &Value, argument: &str) -> Result<Value, String> {
 struct McpRead {
     spec: ToolSpec,
     server: Arc<Inner>,
-    tool: String,
+    tool: Known,
 }
 
 #[async_trait]
@@ -168,7 +168,7 @@ impl ReadTool for McpRead {
 struct McpWrite {
     spec: ToolSpec,
     server: Arc<Inner>,
-    tool: String,
+    tool: Known,
     effect: WriteEffect,
     error_outcome: ErrorOutcome,
     key_argument: Option<String>,
@@ -215,6 +215,7 @@ impl WriteTool for McpWrite {
         };
         match error {
             McpError::Refused { code, .. } if is_a_no(code) => WriteAnswer::error(error.to_string()),
+            error @ McpError::Changed(_) => WriteAnswer::NotStarted { why: error.to_string() },
             // An answer, and the tool's own: it did not go on without the input.
             McpError::NeedsInput(why) if self.error_outcome == ErrorOutcome::Done => WriteAnswer::error(why),
             error => match passage.close() {
