@@ -91,7 +91,18 @@ pub(crate) fn tools(config: &Config, registry: &Registry, missing: &BTreeMap<Str
         parameters: None,
         problem: Some(why.clone()),
     });
-    let mut lines: Vec<_> = present.chain(absent).collect();
+    let withheld = registry.all_withheld().map(|(name, why)| ToolLine {
+        name: name.to_owned(),
+        source: Some("mcp".into()),
+        endpoint: None,
+        description: None,
+        effect: None,
+        approval: None,
+        agents: offered_to(name),
+        parameters: None,
+        problem: Some(why.to_owned()),
+    });
+    let mut lines: Vec<_> = present.chain(absent).chain(withheld).collect();
     lines.sort_by(|a, b| a.name.cmp(&b.name));
     lines
 }

@@ -9,6 +9,7 @@ mod catalog;
 mod cli;
 mod config;
 mod keyring;
+mod mcp;
 mod render;
 mod terminal;
 mod ui;

@@ -44,6 +44,11 @@ GET  /healthz                       -          -              204  204   204    
 GET  /readyz                        -          -              204  204   204     204     204  204    204    204   204    204  204   204     204  204
 GET  /api/v1/agents                 -          -              401  401   401     401     401  200    200    200   200    200  200   200     200  200
 GET  /api/v1/tools                  -          -              401  401   401     401     401  200    200    200   200    200  200   200     200  200
+GET  /api/v1/mcp                    -          -              401  401   401     401     401  200    200    200   200    200  200   200     200  200
+POST /api/v1/mcp/{name}/probe       -          -              401  401   401     401     401  role   role   role  role   role role  role    404  404
+POST /api/v1/mcp/{name}/import      -          -              401  401   401     401     401  role   role   role  role   role role  role    404  404
+POST /api/v1/mcp/{name}/acknowledge tools      -              401  401   401     401     401  role   role   role  role   role role  role    role 404
+POST /api/v1/mcp/{name}/switch      off        -              401  401   401     401     401  role   role   role  role   role role  role    role 404
 GET  /api/v1/inbox                  -          waiting        401  401   401     401     401  200-   200+   200+  200-   200+ 200-  200+    200+ 200+
 GET  /api/v1/inbox                  plain      waiting        401  401   401     401     401  200-   200+   200+  200-   200+ 200-  200+    200+ 200+
 GET  /api/v1/runs                   -          waiting        401  401   401     401     401  200-   200+   200+  200-   200- 200-  200+    200+ 200+
@@ -239,6 +244,8 @@ impl Scene {
                 Some(json!({ "call_id": "t1c0", "fence_epoch": run.epoch, "outcome": line.with }))
             }
             "start" => Some(json!({ "agent": "broken", "input": "of another run", "run_at": "2999-01-01T00:00:00Z" })),
+            "tools" => Some(json!({ "tools": [{ "name": "a", "hash": "b" }] })),
+            "off" => Some(json!({ "off": true })),
             _ => None,
         };
         let query = match line.with {
@@ -246,7 +253,7 @@ impl Scene {
             "approve" | "deny" | "values" => "?wait=true",
             _ => "",
         };
-        let path = line.path.replace("{id}", &run.id) + query;
+        let path = line.path.replace("{id}", &run.id).replace("{name}", "nobody") + query;
         let accept = match line.with {
             "plain" => "text/plain",
             "stream" => "text/event-stream",

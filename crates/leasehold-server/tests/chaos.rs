@@ -28,6 +28,7 @@ fn desk(store: Arc<dyn Store>, ttl: Duration) -> Runtime {
     registry.add_agent(AgentSpec::new("a", model as Arc<dyn Model>)).expect("one agent");
     let clock = Arc::new(SystemClock::new().expect("a clock"));
     Runtime::new(RuntimeConfig {
+        authority: None,
         keyring: None,
         owners: None,
         store,

@@ -523,6 +523,7 @@ impl WorldBuilder {
         }
         let store = self.store.unwrap_or_else(|| MemoryStore::new(Arc::clone(&self.clock) as _));
         let runtime = Runtime::new(RuntimeConfig {
+            authority: None,
             keyring: self.keyring,
             owners: self.owners,
             store: Arc::clone(&store),

@@ -549,12 +549,9 @@ impl Runtime {
             return Some(format!("this process has no agent `{}`", row.agent));
         }
         let pending = row.turn.iter().flat_map(|t| t.pending());
-        pending
-            .map(|call| &call.tool)
-            .find(|tool| registry.tool(tool).is_none())
-            .map(|tool| match registry.withheld(tool) {
-                Some(why) => format!("`{tool}` is not offered now: {why}"),
-                None => format!("this process has no tool `{tool}`"),
-            })
+        pending.map(|call| &call.tool).find(|tool| registry.tool(tool).is_none()).map(|tool| match registry.withheld(tool) {
+            Some(why) => format!("`{tool}` is not offered now: {why}"),
+            None => format!("this process has no tool `{tool}`"),
+        })
     }
 }

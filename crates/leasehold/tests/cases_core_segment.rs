@@ -334,7 +334,7 @@ text = "answer"
             }
             let start = StartRun::new("a", "task", World::person());
             assert!(matches!(world.runtime.start(start.clone()).await.err(), Some(StartError::Unavailable(_))));
-            let run = Runtime::unrecorded(world.runtime.registry(), start).expect("a request");
+            let run = Runtime::unrecorded(&world.runtime.registry(), start).expect("a request");
             let end = run.run().await.expect("answers");
             assert_eq!((end.output.as_str(), end.truncated, end.refused_writes), ("answer", false, 1));
             assert_eq!((recorder.count("notes.read"), recorder.count("ledger.append")), (1, 0));

@@ -185,6 +185,7 @@ async fn twenty_writers_and_readers_on_one_file_never_see_it_locked_and_renewals
     registry.add_agent(agent).expect("fits");
     let ttl = Duration::from_secs(6);
     let runtime = Runtime::new(RuntimeConfig {
+        authority: None,
         keyring: None,
         owners: None,
         store: Arc::clone(&store) as _,

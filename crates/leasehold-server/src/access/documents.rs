@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
 /// A kind of documents.
-pub(super) trait Document: Serialize + DeserializeOwned {
+pub(crate) trait Document: Serialize + DeserializeOwned {
     /// The records' kind.
     const KIND: &'static str;
     /// When it counts for nothing any more.
@@ -22,19 +22,19 @@ pub(super) trait Document: Serialize + DeserializeOwned {
 
 /// A document as it was read: whoever changes it says which one it saw.
 #[derive(Clone, Debug)]
-pub(super) struct Seen<T> {
-    pub(super) key: String,
-    pub(super) version: u64,
-    pub(super) it: T,
+pub(crate) struct Seen<T> {
+    pub(crate) key: String,
+    pub(crate) version: u64,
+    pub(crate) it: T,
 }
 
 impl<T: Document> Seen<T> {
     /// One that must not be there yet.
-    pub(super) fn new(key: impl Into<String>, it: T) -> Self {
+    pub(crate) fn new(key: impl Into<String>, it: T) -> Self {
         Self { key: key.into(), version: 0, it }
     }
 
-    pub(super) fn read(record: Record) -> Result<Self, Unavailable> {
+    pub(crate) fn read(record: Record) -> Result<Self, Unavailable> {
         let Record { key, version, body, .. } = record;
         // What the parser says may repeat what is in it, which nobody needs in a log.
         let it = serde_json::from_str(&body).map_err(|_| {
@@ -43,7 +43,7 @@ impl<T: Document> Seen<T> {
         Ok(Self { key, version, it })
     }
 
-    pub(super) fn record(&self) -> Result<Record, Unavailable> {
+    pub(crate) fn record(&self) -> Result<Record, Unavailable> {
         let body = serde_json::to_string(&self.it).map_err(|e| Unavailable(format!("{}: {e}", T::KIND)))?;
         Ok(Record { version: self.version, expires_at: self.it.expires_at(), ..Record::new(T::KIND, self.key.clone(), body) })
     }
@@ -203,7 +203,7 @@ impl Document for Link {
     }
 }
 
-/// What was changed about users, tokens and sessions.
+/// What was changed about users, tokens, sessions and MCP servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
@@ -230,6 +230,12 @@ pub(crate) enum What {
     LoginLinkMade,
     /// And was used.
     LoginLinkUsed,
+    /// Definitions of an MCP server's tools were taken as they are.
+    McpAcknowledged,
+    /// An MCP server, or a tool of it, is offered no more.
+    McpSwitchedOff,
+    /// It is offered again.
+    McpSwitchedOn,
 }
 
 /// An entry of the audit. Its record's key is its time-ordered id.
@@ -243,7 +249,7 @@ pub(crate) struct AuditEntry {
     pub(crate) method: String,
     /// What.
     pub(crate) what: What,
-    /// Of whom: `user:ada`, `token:<id>`, `session:<id>`, `login_link:<id>`.
+    /// Of whom: `user:ada`, `token:<id>`, `session:<id>`, `login_link:<id>`, `mcp:<server>`.
     pub(crate) about: String,
     /// More about it; no secret.
     pub(crate) details: Map<String, Value>,

@@ -16,7 +16,7 @@ mod users;
 
 pub(crate) use bootstrap::{ADMIN, BootstrapError, Bootstrapped, token_file};
 use documents::method_text;
-pub(crate) use documents::{AuditEntry, Token, User, What};
+pub(crate) use documents::{AuditEntry, Document, Seen, Token, User, What};
 pub(crate) use rights::Rights;
 pub(crate) use sessions::NewSession;
 pub(crate) use shown::{ShownAudit, ShownToken, ShownUser};

@@ -44,7 +44,7 @@ impl<T> Page<T> {
 
 /// Who changes something, for the audit.
 #[derive(Clone, Debug)]
-pub(super) struct Actor {
+pub(crate) struct Actor {
     pub(super) who: String,
     pub(super) method: String,
 }
@@ -66,12 +66,32 @@ impl Access {
         Self { store, clock }
     }
 
-    pub(super) fn now(&self) -> Timestamp {
+    pub(crate) fn now(&self) -> Timestamp {
         leasehold::clock::to_millis(self.clock.now())
     }
 
-    pub(super) async fn get<T: Document>(&self, key: &str) -> Result<Option<Seen<T>>, Unavailable> {
+    pub(crate) async fn get<T: Document>(&self, key: &str) -> Result<Option<Seen<T>>, Unavailable> {
         self.store.record(T::KIND, key).await?.map(Seen::read).transpose()
+    }
+
+    /// The documents from a key on, up to the end of those whose keys begin so.
+    pub(crate) async fn beginning_with<T: Document>(&self, start: &str) -> Result<Vec<Seen<T>>, Unavailable> {
+        let mut found = Vec::new();
+        let mut after = Some(start.to_owned()).filter(|start| !start.is_empty());
+        loop {
+            let records = self.store.records(T::KIND, after.as_deref(), PAGE_MAX).await?;
+            let is_last = records.len() < PAGE_MAX;
+            after = records.last().map(|record| record.key.clone());
+            for record in records {
+                if !record.key.starts_with(start) {
+                    return Ok(found);
+                }
+                found.push(Seen::read(record)?);
+            }
+            if is_last {
+                return Ok(found);
+            }
+        }
     }
 
     /// A page in the order of the keys; what does not read is passed over, and said, so that it hides no other.
@@ -103,7 +123,7 @@ impl Access {
         }
     }
 
-    pub(super) fn audit_record(
+    pub(crate) fn audit_record(
         &self,
         by: &Actor,
         what: What,
@@ -115,12 +135,12 @@ impl Access {
     }
 
     /// Writes all of them or none; false where somebody was faster.
-    pub(super) async fn put(&self, records: Vec<Record>) -> Result<bool, Unavailable> {
+    pub(crate) async fn put(&self, records: Vec<Record>) -> Result<bool, Unavailable> {
         self.store.put_records(records).await
     }
 
     /// Tries a change again while somebody else is faster; `attempt` reads anew and says what became of it, or none.
-    pub(super) async fn until_first<T, F>(&self, of: &str, attempt: impl Fn() -> F) -> Result<T, AccessError>
+    pub(crate) async fn until_first<T, F>(&self, of: &str, attempt: impl Fn() -> F) -> Result<T, AccessError>
     where
         F: Future<Output = Result<Option<T>, AccessError>>,
     {

@@ -217,6 +217,18 @@ impl<S: Send + Sync> FromRequestParts<S> for RunPath {
     }
 }
 
+/// The MCP server that the path names.
+#[derive(Clone, Debug)]
+pub(crate) struct ServerPath(pub(crate) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for ServerPath {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let path = axum::extract::Path::<String>::from_request_parts(parts, state).await;
+        path.map(|axum::extract::Path(name)| Self(name)).map_err(|_| Problem::not_found())
+    }
+}
+
 /// What a client would rather have, of what there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wants {

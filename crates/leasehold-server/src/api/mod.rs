@@ -15,6 +15,7 @@ mod inbox;
 mod limits;
 pub(crate) mod listen;
 mod live;
+mod mcp;
 mod openapi;
 mod orders;
 mod problem;
@@ -28,8 +29,8 @@ mod tests;
 
 use crate::{
     access::{Role, Who},
-    catalog::{AgentLine, ToolLine},
     config::server::Server,
+    mcp::InForce,
     render::Subject,
     wire,
 };
@@ -69,8 +70,8 @@ pub(crate) struct App {
     clock: Arc<SystemClock>,
     wall: Arc<dyn WallClock>,
     access: Arc<dyn Authenticate>,
-    agents: Vec<AgentLine>,
-    tools: Vec<ToolLine>,
+    in_force: Arc<InForce>,
+    asks: Arc<InForce>,
     command: String,
     execute: bool,
     server: Server,
@@ -100,10 +101,10 @@ pub(crate) struct Parts {
     pub(crate) wall: Arc<dyn WallClock>,
     /// Who a token stands for.
     pub(crate) access: Arc<dyn Authenticate>,
-    /// The configured agents.
-    pub(crate) agents: Vec<AgentLine>,
-    /// The configured tools.
-    pub(crate) tools: Vec<ToolLine>,
+    /// What is configured.
+    pub(crate) in_force: Arc<InForce>,
+    /// The same as this process can call it.
+    pub(crate) asks: Arc<InForce>,
     /// How this program is called, for commands that are shown.
     pub(crate) command: String,
     /// Waits and decisions execute here.
@@ -122,15 +123,15 @@ fn rests(row: &Snapshot) -> bool {
 impl App {
     /// Ready to answer.
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { runtime, asking, live, clock, wall, access, agents, tools, command, execute, server, listen } = parts;
+        let Parts { runtime, asking, live, clock, wall, access, in_force, asks, command, execute, server, listen } = parts;
         Self {
             runtime,
             asking,
             clock,
             wall,
             access,
-            agents,
-            tools,
+            in_force,
+            asks,
             command,
             execute,
             server,

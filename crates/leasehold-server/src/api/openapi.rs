@@ -3,7 +3,7 @@
 use super::{
     App, catalog, decisions, events,
     guard::bounded,
-    health, inbox, orders,
+    health, inbox, mcp, orders,
     problem::{Problem, Shown},
     questions, runs, start,
 };
@@ -78,13 +78,18 @@ pub(super) fn routes(app: &Arc<App>) -> Router {
         .routes(routes!(inbox::inbox))
         .routes(routes!(catalog::agents))
         .routes(routes!(catalog::tools))
+        .routes(routes!(mcp::servers))
+        .routes(routes!(mcp::acknowledge))
+        .routes(routes!(mcp::switch))
         .route_layer(bounded.clone());
     // These stream or wait.
     let long = OpenApiRouter::new()
         .routes(routes!(start::start))
         .routes(routes!(decisions::decide))
         .routes(routes!(decisions::input))
-        .routes(routes!(events::events));
+        .routes(routes!(events::events))
+        .routes(routes!(mcp::probe))
+        .routes(routes!(mcp::import));
     let api = OpenApiRouter::with_openapi(Described::openapi())
         .nest("/api/v1", short.merge(long))
         .routes(routes!(health::healthz))

@@ -247,9 +247,12 @@ fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
 
 impl App {
     /// Why an agent that is configured cannot run here says more than that it is not there.
-    fn not_started(&self, agent: &str, error: StartError) -> Problem {
-        let missing = self.agents.iter().find(|line| line.name == agent).and_then(|line| line.problem.as_ref());
-        match (&error, missing) {
+    async fn not_started(&self, agent: &str, error: StartError) -> Problem {
+        let executable = match self.in_force.now().await {
+            Ok((_, executable)) => executable,
+            Err(unknown) => return unknown.into(),
+        };
+        match (&error, executable.missing_agents.get(agent)) {
             (StartError::NoAgent(..), Some(why)) => {
                 tracing::warn!("agent `{agent}` cannot run here: {why}");
                 Problem::field("#/agent", format!("agent `{agent}` cannot run on this server"))
@@ -258,9 +261,11 @@ impl App {
         }
     }
 
-    fn dry_run(&self, mode: StartMode, recovery: StartRecovery, start: StartRun) -> Result<DryRun, Problem> {
+    async fn dry_run(&self, mode: StartMode, recovery: StartRecovery, start: StartRun) -> Result<DryRun, Problem> {
         let agent = start.agent.clone();
-        self.runtime.check_start(start.clone()).map_err(|error| self.not_started(&agent, error))?;
+        if let Err(error) = self.runtime.check_start(start.clone()) {
+            return Err(self.not_started(&agent, error).await);
+        }
         let registry = self.runtime.registry();
         let spec = registry.agent(&agent).ok_or_else(Problem::internal)?;
         let offered = registry.offered(spec, start.request.tools.as_deref());
@@ -297,7 +302,10 @@ impl App {
                 }
                 StartMode::Queue => app.runtime.enqueue(start, key).await,
             };
-            begun.map_err(|error| app.not_started(&agent, error))
+            match begun {
+                Ok(run) => Ok(run),
+                Err(error) => Err(app.not_started(&agent, error).await),
+            }
         });
         begun.await
     }
@@ -327,7 +335,7 @@ pub(crate) async fn start(
     let (mode, recovery, dry_run) = (body.mode, body.recovery(), body.dry_run);
     let new = body.start(&who)?;
     if dry_run {
-        return Ok((StatusCode::OK, axum::Json(StartAnswer::DryRun(app.dry_run(mode, recovery, new)?))).into_response());
+        return Ok((StatusCode::OK, axum::Json(StartAnswer::DryRun(app.dry_run(mode, recovery, new).await?))).into_response());
     }
     let events = Wants::of(&headers) == Wants::Events;
     // Before it is started: who cannot be answered starts nothing.

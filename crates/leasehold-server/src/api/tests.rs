@@ -10,8 +10,10 @@ use super::{
     question_tests,
 };
 use crate::{
-    access::{AccessError, Method, NewSession, Role, Who},
-    config::{effective::Reader, file, server::Server},
+    access::{Access, AccessError, Method, NewSession, Role, Who},
+    cli::Use,
+    config::{effective::Reader, file, load, server::Server},
+    mcp::{InForce, catalogue::Catalogue},
 };
 use async_trait::async_trait;
 use axum::{
@@ -139,6 +141,11 @@ async fn world_at(listen: SocketAddr, environment: &[(&str, &str)]) -> World {
         ("bot", machine),
     ];
     let access = Arc::new(Known(Mutex::new(known.into_iter().map(|(name, who)| (name.to_owned(), who)).collect())));
+    let catalogue = Catalogue::new(Access::new(Arc::clone(&config.store), clock.clone()));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "[[agent]]\nname = 'a'\n").unwrap();
+    let configured = load(Some(file.path()), &|_| None).unwrap();
+    let in_force = Arc::new(InForce::new(&configured, catalogue, Use::Declare).await.unwrap());
     let runtime = Runtime::new(config).unwrap();
     let app = Arc::new(App::new(Parts {
         asking: runtime.clone(),
@@ -147,8 +154,8 @@ async fn world_at(listen: SocketAddr, environment: &[(&str, &str)]) -> World {
         wall: clock.clone(),
         clock,
         access: Arc::clone(&access) as Arc<dyn Authenticate>,
-        agents: Vec::new(),
-        tools: Vec::new(),
+        in_force: Arc::clone(&in_force),
+        asks: in_force,
         command: "leasehold".into(),
         execute: true,
         server: Server::read(&Reader { source: None, env: &env }, &file::Server::default()).unwrap(),

@@ -3,13 +3,14 @@
 use super::{Context, Exit, Outcome, setup};
 use crate::{
     catalog::{self, AgentLine},
+    mcp,
     terminal::{self, Screen},
     wire::Page,
 };
 
 /// Lists the agents.
 pub(crate) fn agents(context: &Context) -> Outcome {
-    let executable = setup::executable(&context.config, setup::Use::Execute)?;
+    let executable = setup::executable(&context.config, setup::Use::Execute, mcp::unrecorded(&context.config))?;
     let lines = catalog::agents(&context.config, &executable.models, &executable.missing_agents);
     if context.json {
         terminal::print_json(&Page::whole(lines))?;

@@ -86,7 +86,7 @@ pub(crate) fn log() {
         let parsed = tracing_subscriber::EnvFilter::try_new(&filter);
         parsed.map_err(|e| terminal::note(format!("LEASEHOLD_LOG: `{filter}` is not a filter ({e}); warnings are shown"))).ok()
     });
-    let filter = filter.unwrap_or_else(|| tracing_subscriber::EnvFilter::new("warn,genai=off"));
+    let filter = filter.unwrap_or_else(|| tracing_subscriber::EnvFilter::new("warn,genai=off,rmcp=error"));
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(|| Visible).init();
 }
 

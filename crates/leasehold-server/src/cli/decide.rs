@@ -67,6 +67,9 @@ async fn decide(context: &Context, args: DecideArgs, approved: bool, arguments: 
     let execute_here = !args.no_wait && context.config.execute.value;
     let mut local = Local::open(context, if execute_here { Needs::Agents } else { Needs::Declared }).await?;
     local.needs(Role::Approver)?;
+    if execute_here {
+        local.meet_servers().await?;
+    }
     let id = local.find(&args.run).await?;
     let details = local.details(id).await?;
     let calls = named_calls(&details, &args.calls, approved, args.reason.as_ref(), arguments)?;

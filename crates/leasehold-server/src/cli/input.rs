@@ -65,6 +65,9 @@ pub(crate) async fn input(context: &Context, args: InputArgs) -> Outcome {
     let execute = !args.no_wait && context.config.execute.value;
     let mut local = Local::open(context, if execute { Needs::Agents } else { Needs::Declared }).await?;
     local.needs(Role::Approver)?;
+    if execute {
+        local.meet_servers().await?;
+    }
     let id = local.find(&args.run).await?;
     let details = local.details(id).await?;
     let mut signals = Signals::listen()?;

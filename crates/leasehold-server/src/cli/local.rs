@@ -12,6 +12,7 @@ use crate::{
     access::{Access, Denied, Role, Who},
     config::{Config, Origin, StoreAt},
     keyring,
+    mcp::{InForce, catalogue::Catalogue, in_force::NotKnown},
     render::Subject,
     terminal::{self, Safe},
     wire,
@@ -19,17 +20,14 @@ use crate::{
 use jiff::Timestamp;
 use leasehold::{
     Details, Live, OrderError, Runtime, RuntimeConfig, StartError, Unserved,
+    agent::registry::Authority,
     clock::{SystemClock, WallClock},
     limits,
     run::{Backoff, Policy, Reason, RunId, Snapshot, State},
     store::{Listed, Store, StoreWall, Unavailable, postgres::PostgresStore, sqlite::SqliteStore},
     worker::Probe,
 };
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
 /// What a command needs of this process.
@@ -57,10 +55,10 @@ pub(crate) struct Local<'a> {
     pub(crate) clock: Arc<SystemClock>,
     /// Wall time as the store has it.
     pub(crate) wall: Arc<dyn WallClock>,
-    /// Agents that cannot run here, and why.
-    pub(crate) missing_agents: BTreeMap<String, String>,
-    /// Tools that cannot be called here, and why.
-    pub(crate) missing_tools: BTreeMap<String, String>,
+    /// None: nothing is executed or declared here.
+    pub(crate) in_force: Option<Arc<InForce>>,
+    /// What this process could execute when it began, and what not.
+    pub(crate) executable: Arc<Executable>,
     /// What happens beside the journal.
     pub(crate) live: UnboundedReceiver<Live>,
 }
@@ -81,6 +79,14 @@ async fn open_store(config: &Config, clock: &Arc<SystemClock>) -> Result<Arc<dyn
             let store = PostgresStore::connect(url).await.map_err(|e| unusable(e.to_string()))?;
             Ok(store)
         }
+    }
+}
+
+/// Why a command cannot begin without what is in force.
+pub(super) fn not_known(error: NotKnown) -> Failure {
+    match error {
+        NotKnown::Config(error) => error.into(),
+        NotKnown::Store(error) => Failure::refused(error.to_string()),
     }
 }
 
@@ -115,12 +121,6 @@ impl<'a> Local<'a> {
     /// Opens the store.
     pub(crate) async fn open_unswept(context: &'a Context, needs: Needs) -> Result<Self, Failure> {
         let config = &context.config;
-        let executable = match needs {
-            Needs::Store => Executable::default(),
-            Needs::Declared => setup::executable(config, Use::Declare)?,
-            Needs::Agents => setup::executable(config, Use::Execute)?,
-        };
-        let Executable { registry, missing_agents, missing_tools, .. } = executable;
         let clock =
             Arc::new(SystemClock::new().map_err(|e| Failure::usage(format!("this machine does not tell its boot id: {e}")))?);
         let store = open_store(config, &clock).await?;
@@ -128,6 +128,17 @@ impl<'a> Local<'a> {
         let wall: Arc<dyn WallClock> = StoreWall::of(&store, clock.clone(), &*clock).await.map_err(not_begun)?;
         let access = Access::new(Arc::clone(&store), Arc::clone(&wall));
         let who = identity::who(context, &access).await?;
+        let catalogue = Catalogue::new(access.clone());
+        let in_force = match needs {
+            Needs::Store => None,
+            Needs::Declared => Some(InForce::new(config, catalogue, Use::Declare).await.map_err(not_known)?),
+            Needs::Agents => Some(InForce::new(config, catalogue, Use::Execute).await.map_err(not_known)?),
+        };
+        let in_force = in_force.map(Arc::new);
+        let executable = match &in_force {
+            Some(in_force) => in_force.now().await.map_err(not_known)?.1,
+            None => Arc::default(),
+        };
         let lease = &config.lease;
         let (sender, live) = mpsc::unbounded_channel();
         let runtime = Runtime::new(RuntimeConfig {
@@ -145,11 +156,25 @@ impl<'a> Local<'a> {
             keyring,
             live: Some(sender),
             owners: Some(Arc::new(access.clone())),
+            authority: in_force.clone().map(|in_force| in_force as Arc<dyn Authority>),
             wall: Arc::clone(&wall),
-            ..RuntimeConfig::new(store, registry, clock.clone())
+            ..RuntimeConfig::new(store, Arc::clone(&executable.registry), clock.clone())
         })
         .map_err(not_begun)?;
-        Ok(Self { context, runtime, who, access, clock, wall, missing_agents, missing_tools, live })
+        Ok(Self { context, runtime, who, access, clock, wall, in_force, executable, live })
+    }
+
+    /// Asks the MCP servers that have not told their tools yet, each within its deadline: who runs something in the foreground has
+    /// them from the start.
+    pub(crate) async fn meet_servers(&mut self) -> Result<(), Failure> {
+        let Some(in_force) = &self.in_force else { return Ok(()) };
+        in_force.ask_servers().await;
+        self.executable = in_force.now().await.map_err(not_known)?.1;
+        self.runtime.replace_registry(Arc::clone(&self.executable.registry));
+        for (tools, why) in self.executable.registry.all_withheld().filter(|(tools, _)| tools.ends_with('*')) {
+            terminal::note(format!("{tools}: not offered: {why}"));
+        }
+        Ok(())
     }
 
     /// Now.

@@ -19,6 +19,7 @@ mod init;
 mod input;
 mod key;
 mod local;
+mod mcp;
 mod operate;
 mod probe;
 mod remote;
@@ -40,6 +41,8 @@ use clap::{
     error::ErrorKind,
 };
 use context::Context;
+pub(crate) use context::env;
+pub(crate) use setup::{Executable, Use, executable};
 use std::{future::Future, io, path::PathBuf, process::ExitCode};
 
 /// Runs agents that write: every write is fenced, every doubt is a work item.
@@ -120,6 +123,9 @@ enum Command {
     Agents,
     /// List the tools that agents can be offered
     Tools(tools::ToolsArgs),
+    /// List and probe MCP servers, take in their tools, acknowledge changes, switch them off
+    #[command(subcommand)]
+    Mcp(mcp::McpCommand),
 }
 
 /// How a command that did what it could has ended.
@@ -227,7 +233,8 @@ fn execute(cli: Cli) -> Outcome {
         Command::Init => init::init(cli.global.config.as_deref()),
         Command::Config => config::config(&context()?),
         Command::Agents => agents::agents(&context()?),
-        Command::Tools(args) => tools::tools(&context()?, &args),
+        Command::Mcp(command) => block_on(async { mcp::mcp(&context()?, command).await }),
+        Command::Tools(args) => block_on(async { tools::tools(&context()?, &args).await }),
         Command::Run(args) => block_on(run::run(&context()?, args)),
         Command::Worker(args) => block_on(async {
             let signals = watch::Signals::listen()?;

@@ -32,7 +32,7 @@ pub(crate) struct WorkerArgs {
 
 /// Works the queue. Who asks it to end while it still opens its store has ended it in order: nothing is claimed yet.
 pub(crate) async fn worker(context: &Context, args: WorkerArgs, mut signals: Signals) -> Outcome {
-    let local = tokio::select! {
+    let mut local = tokio::select! {
         opened = Local::open(context, Needs::Agents) => opened?,
         _ = signals.next() => {
             terminal::note("ended before it began to work");
@@ -40,7 +40,7 @@ pub(crate) async fn worker(context: &Context, args: WorkerArgs, mut signals: Sig
         }
     };
     local.needs(Role::Operator)?;
-    for (agent, why) in &local.missing_agents {
+    for (agent, why) in &local.executable.missing_agents {
         terminal::note(format!("agent `{agent}` is not served here: {why}"));
     }
     let only = match &args.once {
@@ -48,8 +48,13 @@ pub(crate) async fn worker(context: &Context, args: WorkerArgs, mut signals: Sig
         _ => None,
     };
     let drain = args.once.is_some();
+    if drain {
+        local.meet_servers().await?;
+    }
+    let tending = local.in_force.clone().map(|in_force| tokio::spawn(in_force.tend(vec![local.runtime.clone()])));
     if !drain {
-        let agents: Vec<&str> = local.runtime.registry().agents().map(|a| a.name.as_str()).collect();
+        let registry = local.runtime.registry();
+        let agents: Vec<&str> = registry.agents().map(|a| a.name.as_str()).collect();
         let serves = if agents.is_empty() { "no agent".to_owned() } else { agents.join(", ") };
         terminal::note(format!("working {} for {serves}; Ctrl-C ends", local.runtime.store().describe()));
     }
@@ -79,6 +84,12 @@ pub(crate) async fn worker(context: &Context, args: WorkerArgs, mut signals: Sig
     }
     if let Some(webhook) = webhook {
         webhook.end().await;
+    }
+    if let Some(tending) = tending {
+        tending.abort();
+    }
+    if let Some(in_force) = &local.in_force {
+        in_force.shutdown().await;
     }
     worked_words(&worked);
     if let Some(run) = worked.shared {

@@ -72,7 +72,7 @@ pub(crate) async fn resolve(context: &Context, args: ResolveArgs) -> Outcome {
     };
     let tool = local.runtime.store().load(id).await.ok().flatten().and_then(|row| row.fence).map(|fence| fence.tool);
     let resolved = local.runtime.resolve(id, said).await.map_err(order)?;
-    let missing = tool.and_then(|tool| local.missing_tools.get(&tool));
+    let missing = tool.and_then(|tool| local.executable.missing_tools.get(&tool));
     let verify = resolved.asked.map(|asked| match asked {
         Asked::Absent => Verify { asked: true, answer: Some("absent".into()), why: None },
         Asked::Unknown(why) => Verify { asked: true, answer: Some("unknown".into()), why: Some(why) },

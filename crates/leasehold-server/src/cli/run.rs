@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     access::Role,
+    mcp,
     render::{card, doubt, how_to_answer, how_to_decide, questions, sentence},
     terminal::{self, Screen},
     wire,
@@ -78,9 +79,12 @@ pub(crate) async fn run(context: &Context, args: RunArgs) -> Outcome {
     let queue = args.queue || !execute_here;
     let mut local = Local::open(context, if queue { Needs::Declared } else { Needs::Agents }).await?;
     local.needs(Role::Runner)?;
+    if !queue {
+        local.meet_servers().await?;
+    }
     new.by = local.who.by();
     new.initiator = (new.by.id != local.who.person).then(|| local.who.person.clone());
-    if let Some(why) = local.missing_agents.get(&agent.name) {
+    if let Some(why) = local.executable.missing_agents.get(&agent.name) {
         return Err(Failure::usage(format!("agent `{}` cannot run here: {why}", agent.name)));
     }
     setup::announce(&context.config, &agent.model);
@@ -201,7 +205,7 @@ pub(super) fn answer(output: &str) -> Result<(), Failure> {
 }
 
 async fn unrecorded(context: &Context, new: StartRun) -> Outcome {
-    let executable = setup::executable(&context.config, setup::Use::Execute)?;
+    let executable = setup::executable(&context.config, setup::Use::Execute, mcp::unrecorded(&context.config))?;
     if let Some(why) = executable.missing_agents.get(&new.agent) {
         return Err(Failure::usage(format!("agent `{}` cannot run here: {why}", new.agent)));
     }

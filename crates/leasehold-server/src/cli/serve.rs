@@ -6,7 +6,7 @@
 use super::{
     Context, Exit, Failure, Outcome,
     identity::{bootstrap, refused},
-    local::{Local, Needs},
+    local::{Local, Needs, not_known},
     operate::GRACE,
     setup,
     watch::{Heard, Late, Signals, late_outcomes, untold},
@@ -14,8 +14,8 @@ use super::{
 use crate::{
     access::{ADMIN, Access, Who},
     api::{App, Parts, listen},
-    catalog,
     config::ConfigError,
+    mcp::InForce,
     terminal,
 };
 use leasehold::{Runtime, Worked, worker::pool::PoolConfig};
@@ -45,11 +45,21 @@ pub(crate) async fn serve(context: &Context, mut signals: Signals) -> Outcome {
     let address = listener.local_addr()?;
     let access = Arc::new(Access::new(Arc::clone(local.runtime.store()), Arc::clone(&local.wall)));
     first_start(context, &access, &config.server.address(address)).await?;
+    let Some(in_force) = local.in_force.clone() else { return Err(Failure::refused("nothing is declared to serve")) };
     // What is only declared must not be called: who does not execute asks with what it has.
-    let asking = match config.execute.value {
-        true => local.runtime.clone(),
-        false => local.runtime.with_registry(setup::executable(config, setup::Use::Execute)?.registry),
+    let (asking, asks) = match config.execute.value {
+        true => (local.runtime.clone(), Arc::clone(&in_force)),
+        false => {
+            let catalogue = in_force.catalogue().clone();
+            let asks = Arc::new(InForce::new(config, catalogue, setup::Use::Execute).await.map_err(not_known)?);
+            let (_, executable) = asks.now().await.map_err(not_known)?;
+            (local.runtime.with_registry(Arc::clone(&executable.registry)), asks)
+        }
     };
+    let mut tending = vec![tokio::spawn(Arc::clone(&in_force).tend(vec![local.runtime.clone()]))];
+    if !Arc::ptr_eq(&in_force, &asks) {
+        tending.push(tokio::spawn(Arc::clone(&asks).tend(vec![asking.clone()])));
+    }
     let app = Arc::new(App::new(Parts {
         runtime: local.runtime.clone(),
         asking,
@@ -57,15 +67,15 @@ pub(crate) async fn serve(context: &Context, mut signals: Signals) -> Outcome {
         clock: Arc::clone(&local.clock),
         wall: Arc::clone(&local.wall),
         access: Arc::clone(&access) as _,
-        agents: agents(context, &local)?,
-        tools: catalog::tools(config, local.runtime.registry(), &local.missing_tools),
+        in_force: Arc::clone(&in_force),
+        asks: Arc::clone(&asks),
         // Whoever reads it is elsewhere, where this configuration is not.
         command: "leasehold".into(),
         execute: config.execute.value,
         server: config.server.clone(),
         listen: address,
     }));
-    for (agent, why) in &local.missing_agents {
+    for (agent, why) in &local.executable.missing_agents {
         terminal::note(format!("agent `{agent}` is not served here: {why}"));
     }
     let ending = CancellationToken::new();
@@ -99,6 +109,8 @@ pub(crate) async fn serve(context: &Context, mut signals: Signals) -> Outcome {
     or_leave(finishing, &mut signals).await;
     texts.abort();
     forget.abort();
+    tending.iter().for_each(JoinHandle::abort);
+    asks.shutdown().await;
     let late = late_outcomes(&local.runtime, &mut signals).await;
     if let Some(webhook) = webhook {
         webhook.end().await;
@@ -133,11 +145,6 @@ async fn forget(access: Arc<Access>) {
             tracing::warn!("what has expired was not removed: {error}");
         }
     }
-}
-
-fn agents(context: &Context, local: &Local<'_>) -> Result<Vec<catalog::AgentLine>, Failure> {
-    let executable = setup::executable(&context.config, setup::Use::Declare)?;
-    Ok(catalog::agents(&context.config, &executable.models, &local.missing_agents))
 }
 
 fn work(context: &Context, runtime: &Runtime) -> JoinHandle<Worked> {

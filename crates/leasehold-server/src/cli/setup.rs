@@ -4,6 +4,7 @@
 use super::context::env;
 use crate::{
     config::{Config, ConfigError, Model, ModelKind, Origin},
+    mcp::{Offer, Offers},
     terminal,
 };
 use leasehold::agent::{
@@ -50,7 +51,7 @@ pub(crate) enum Use {
 ///
 /// # Errors
 /// A configuration that is wrong wherever it is used; what only this process lacks is no error.
-pub(crate) fn executable(config: &Config, to: Use) -> Result<Executable, ConfigError> {
+pub(crate) fn executable(config: &Config, to: Use, mcp: Offers) -> Result<Executable, ConfigError> {
     let mut registry = Registry::new();
     let mut missing_tools = BTreeMap::new();
     for http in &config.http {
@@ -80,6 +81,9 @@ pub(crate) fn executable(config: &Config, to: Use) -> Result<Executable, ConfigE
     }
     for tool in site(config)? {
         registry.add_tool(tool).map_err(|e| ConfigError::new("the bundled site", e.to_string()))?;
+    }
+    for tool in mcp.into_values().flat_map(|offer| register(offer, &mut registry)) {
+        tracing::warn!(tool = %tool.0, "a tool of an MCP server is not offered: {}", tool.1);
     }
     let mut models = BTreeMap::new();
     let mut built: BTreeMap<&str, Arc<dyn AgentModel>> = BTreeMap::new();
@@ -123,6 +127,22 @@ pub(crate) fn executable(config: &Config, to: Use) -> Result<Executable, ConfigE
         missing_agents.insert(agent.name.clone(), why);
     }
     Ok(Executable { registry: Arc::new(registry), missing_agents, missing_tools, models })
+}
+
+/// Adds a server's tools; gives those that cannot be added, and why.
+fn register(offer: Offer, registry: &mut Registry) -> Vec<(String, String)> {
+    let mut refused = Vec::new();
+    for tool in offer.tools {
+        let name = tool.spec().name.clone();
+        if let Err(error) = registry.add_tool(tool) {
+            registry.withhold(&name, error.to_string());
+            refused.push((name, error.to_string()));
+        }
+    }
+    for (name, why) in offer.withheld {
+        registry.withhold(name, why);
+    }
+    refused
 }
 
 /// A pattern of an agent covers a tool.
@@ -241,7 +261,7 @@ effect_budgets = [{ tool = "site.create_page", max_writes = 2, window = "1h" }]
 "#;
         std::fs::write(&file, text).unwrap();
         let config = crate::config::load(Some(&file), &|_| None).unwrap();
-        let ready = executable(&config, Use::Declare).unwrap();
+        let ready = executable(&config, Use::Declare, Offers::new()).unwrap();
         assert_eq!(ready.missing_agents, BTreeMap::new());
         let agent = ready.registry.agent("a").unwrap();
         assert_eq!((agent.max_tokens, agent.max_cost_nano_usd), (Some(9), Some(500_000_000)));

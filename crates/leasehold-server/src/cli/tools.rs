@@ -1,13 +1,19 @@
 //! `leasehold tools`: what can be offered to agents, and why it may or may not run.
 
-use super::{Context, Exit, Outcome, setup};
+use super::{
+    Context, Exit, Outcome,
+    local::{Local, Needs},
+    setup,
+};
 use crate::{
     catalog::{self, ToolLine},
+    mcp::Offers,
     render::effect_words,
     terminal::{self, Look, Screen, span},
     wire::Page,
 };
 use leasehold::run::Effect;
+use std::sync::Arc;
 
 /// Options of `tools`.
 #[derive(Debug, clap::Args)]
@@ -18,8 +24,12 @@ pub(crate) struct ToolsArgs {
 }
 
 /// Lists the tools.
-pub(crate) fn tools(context: &Context, args: &ToolsArgs) -> Outcome {
-    let executable = setup::executable(&context.config, setup::Use::Execute)?;
+pub(crate) async fn tools(context: &Context, args: &ToolsArgs) -> Outcome {
+    // What tools MCP servers have is in the store.
+    let executable = match context.config.mcp.is_empty() {
+        true => Arc::new(setup::executable(&context.config, setup::Use::Execute, Offers::new())?),
+        false => Local::open_unswept(context, Needs::Agents).await?.executable,
+    };
     let lines = catalog::tools(&context.config, &executable.registry, &executable.missing_tools);
     if context.json {
         terminal::print_json(&Page::whole(lines))?;

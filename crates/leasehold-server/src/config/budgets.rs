@@ -5,8 +5,9 @@ use super::{
     diagnostic::suggest,
     effective::Limits,
     file::{self, EffectBudget},
+    mcp,
 };
-use leasehold::agent::registry::{self, EffectLimit, matches};
+use leasehold::agent::registry::{self, EffectLimit};
 use toml::Spanned;
 
 /// Numbers beyond this many millionths are not what was written.
@@ -62,7 +63,7 @@ pub(super) fn limits(agent: &file::Agent, has_price: bool, offered: &[&str]) -> 
 fn budget(at: &Spanned<EffectBudget>, offered: &[&str]) -> Result<registry::EffectBudget, Wrong> {
     let EffectBudget { tool, max_writes, max_sum, argument, window } = at.get_ref();
     let pattern = tool.get_ref();
-    if !offered.iter().any(|name| matches(pattern, name)) {
+    if !offered.iter().any(|name| mcp::may_name(pattern, name)) {
         let what = format!("a budget of `{pattern}`, and the agent is offered no such tool");
         return Err(wrong(tool, what, suggest(pattern, offered)));
     }

@@ -5,17 +5,15 @@ use super::{
     Found, budgets,
     diagnostic::{ConfigError, Source, closest, suggest},
     effective::{
-        Agent, Config, Http, KeyringAt, Lease, Limits, Model, ModelKind, Origin, Reader, Setting, Site, StoreAt, Webhook, any,
-        at_least_one, plain, resolve,
+        Agent, Config, Http, KeyringAt, Lease, Limits, Mcp, Model, ModelKind, Origin, Reader, Setting, Site, StoreAt, Webhook,
+        any, at_least_one, plain, resolve,
     },
     file::{self, File},
+    mcp,
     server::Server,
 };
 use crate::webhook::{Event, check_url};
-use leasehold::agent::{
-    registry::{Price, matches},
-    tool::Approval,
-};
+use leasehold::agent::{registry::Price, tool::Approval};
 use leasehold::run::OnExpiry;
 use leasehold::store::postgres::PostgresStore;
 use std::{
@@ -95,16 +93,16 @@ impl Checker<'_> {
     }
 
     fn config(&self, file: &File) -> Result<Config, ConfigError> {
-        if let Some(mcp) = file.mcp.first() {
-            let name = mcp.get_ref().name.as_deref().unwrap_or("without a name");
-            return Err(self
-                .error(mcp, format!("MCP servers are not supported in this version (`{name}`)"))
-                .mend("remove the [[mcp]] section, or offer what it does as [[tool.http]]"));
-        }
         let store = self.store(file)?;
         let http = self.http(file)?;
+        let sources =
+            http.iter().filter_map(|http| Some((http.tool.name.split_once('.')?.0, http.places.get("name")?.clone())));
+        let mcp = mcp::servers(file, &self.base(), &sources.collect(), &|server, key| match key {
+            Some(key) => self.key_place(server, key),
+            None => self.place(server),
+        })?;
         let models = self.models(file)?;
-        let mut agents = self.agents(file, &models, &http)?;
+        let mut agents = self.agents(file, &models, &known_tools(&http, &mcp))?;
         if let ([], [first, _, ..]) = (agents.as_slice(), file.model.as_slice())
             && !models.iter().any(|model| model.name == DEFAULT_MODEL)
         {
@@ -113,7 +111,7 @@ impl Checker<'_> {
                 .mend(format!("name one of them \"{DEFAULT_MODEL}\", or add an [[agent]] with its model")));
         }
         if agents.is_empty() {
-            agents.push(default_agent(&http, &models));
+            agents.push(default_agent(&http, &mcp, &models));
         }
         // Beside a store that is a file; otherwise beside the configuration.
         let site_beside = match &store.value {
@@ -160,6 +158,7 @@ impl Checker<'_> {
             models,
             agents,
             http,
+            mcp,
             site,
         })
     }
@@ -397,7 +396,7 @@ impl Checker<'_> {
         Ok(Model { name: model.name.get_ref().clone(), kind, price, origin: Origin::File(self.place(spanned)) })
     }
 
-    fn agents(&self, file: &File, models: &[Model], http: &[Http]) -> Result<Vec<Agent>, ConfigError> {
+    fn agents(&self, file: &File, models: &[Model], known: &[String]) -> Result<Vec<Agent>, ConfigError> {
         let mut seen = HashMap::new();
         let mut agents = Vec::new();
         for spanned in &file.agent {
@@ -418,12 +417,13 @@ impl Checker<'_> {
                 });
             }
             for pattern in &agent.tools {
-                self.pattern(agent.name.get_ref(), pattern, http)?;
+                self.pattern(agent.name.get_ref(), pattern, known)?;
             }
             let has_price = models.iter().any(|m| m.name == model && m.price.is_some());
-            let offered: Vec<&str> = known_tools(http)
-                .into_iter()
-                .filter(|name| agent.tools.iter().any(|pattern| matches(pattern.get_ref(), name)))
+            let offered: Vec<&str> = known
+                .iter()
+                .map(String::as_str)
+                .filter(|name| agent.tools.iter().any(|pattern| mcp::may_name(pattern.get_ref(), name)))
                 .collect();
             let limits = budgets::limits(agent, has_price, &offered)
                 .map_err(|wrong| self.error(&wrong.at, wrong.what).mend(wrong.mend))?;
@@ -453,15 +453,14 @@ impl Checker<'_> {
     }
 
     /// A pattern of an agent names at least one tool.
-    fn pattern(&self, agent: &str, pattern: &Spanned<String>, http: &[Http]) -> Result<(), ConfigError> {
-        let known = known_tools(http);
+    fn pattern(&self, agent: &str, pattern: &Spanned<String>, known: &[String]) -> Result<(), ConfigError> {
         let text = pattern.get_ref().as_str();
-        if known.iter().any(|name| matches(text, name)) {
+        if known.iter().any(|name| mcp::may_name(text, name)) {
             return Ok(());
         }
         Err(self
             .error(pattern, format!("agent `{agent}` is offered `{text}`, and there is no such tool"))
-            .mend(suggest(text, &known)))
+            .mend(suggest(text, &known.iter().map(String::as_str).collect::<Vec<_>>())))
     }
 
     fn unique(&self, what: &str, name: &Spanned<String>, seen: &mut HashMap<String, String>) -> Result<(), ConfigError> {
@@ -515,11 +514,12 @@ impl Checker<'_> {
 }
 
 /// Every tool that an agent can be offered.
-fn known_tools(http: &[Http]) -> Vec<&str> {
-    SITE_TOOLS.iter().map(|(name, _)| *name).chain(http.iter().map(|h| h.tool.name.as_str())).collect()
+fn known_tools(http: &[Http], mcp: &[Mcp]) -> Vec<String> {
+    let site = SITE_TOOLS.iter().map(|(name, _)| (*name).to_owned());
+    site.chain(http.iter().map(|h| h.tool.name.clone())).chain(mcp.iter().map(|s| format!("{}.*", s.config.name))).collect()
 }
 
-fn default_agent(http: &[Http], models: &[Model]) -> Agent {
+fn default_agent(http: &[Http], mcp: &[Mcp], models: &[Model]) -> Agent {
     // The file's only model is meant, whatever its name is.
     let model = match models {
         [one] => one.name.clone(),
@@ -530,7 +530,10 @@ fn default_agent(http: &[Http], models: &[Model]) -> Agent {
         model,
         system: "You are a careful assistant. Use the tools you are offered; say plainly what you did and what you did not do."
             .into(),
-        tools: std::iter::once("site.*".to_owned()).chain(http.iter().map(|h| h.tool.name.clone())).collect(),
+        tools: std::iter::once("site.*".to_owned())
+            .chain(http.iter().map(|h| h.tool.name.clone()))
+            .chain(mcp.iter().map(|server| format!("{}.*", server.config.name)))
+            .collect(),
         max_rounds: leasehold::limits::ROUNDS_DEFAULT,
         concurrency: 16,
         require_second_approver: false,

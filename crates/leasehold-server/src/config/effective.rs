@@ -6,6 +6,7 @@ use super::{
     server::Server,
 };
 use crate::webhook::Event;
+use leasehold::agent::tool::mcp::McpConfig;
 use leasehold::agent::{
     registry::{EffectBudget, Price},
     tool::{Approval, http::HttpToolConfig},
@@ -278,6 +279,23 @@ pub(crate) struct Http {
     pub(crate) place: String,
 }
 
+/// An MCP server and where it stands.
+#[derive(Clone, Debug)]
+pub(crate) struct Mcp {
+    pub(crate) config: McpConfig,
+    /// Where its keys stand.
+    pub(crate) places: BTreeMap<String, String>,
+    pub(crate) place: String,
+}
+
+impl Mcp {
+    /// Where a key stands, such as `effects.write_file`.
+    pub(crate) fn at(&self, key: &str) -> &str {
+        let head = key.split('.').next().unwrap_or(key);
+        self.places.get(head).unwrap_or(&self.place)
+    }
+}
+
 /// Where a store is.
 #[derive(Clone)]
 pub(crate) enum StoreAt {
@@ -325,6 +343,7 @@ pub(crate) struct Config {
     pub(crate) models: Vec<Model>,
     pub(crate) agents: Vec<Agent>,
     pub(crate) http: Vec<Http>,
+    pub(crate) mcp: Vec<Mcp>,
     /// None where no agent is offered it and the file does not name it.
     pub(crate) site: Option<Site>,
 }

@@ -3,7 +3,7 @@
 
 use crate::webhook::Event;
 use jiff::SignedDuration;
-use leasehold::agent::tool::http::HttpToolConfig;
+use leasehold::agent::tool::{http::HttpToolConfig, mcp::McpConfig};
 use serde::{Deserialize, Deserializer, de};
 use std::{collections::BTreeMap, fmt, time::Duration};
 use toml::Spanned;
@@ -71,7 +71,7 @@ pub(crate) struct File {
     pub(crate) model: Vec<Spanned<Model>>,
     pub(crate) agent: Vec<Spanned<Agent>>,
     pub(crate) tool: Tools,
-    pub(crate) mcp: Vec<Spanned<Mcp>>,
+    pub(crate) mcp: Vec<Spanned<McpConfig>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -238,10 +238,4 @@ pub(crate) struct Tools {
 pub(crate) struct Site {
     pub(crate) path: Option<Spanned<String>>,
     pub(crate) approval: BTreeMap<Spanned<String>, ApprovalWord>,
-}
-
-/// Read, and refused: not in this version.
-#[derive(Debug, Deserialize)]
-pub(crate) struct Mcp {
-    pub(crate) name: Option<String>,
 }

@@ -9,12 +9,13 @@ mod check;
 mod diagnostic;
 pub(crate) mod effective;
 pub(crate) mod file;
+mod mcp;
 pub(crate) mod server;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use diagnostic::ConfigError;
-pub(crate) use effective::{Agent, Config, Http, KeyringAt, Model, ModelKind, Origin, Site, StoreAt, Webhook};
+pub(crate) use effective::{Agent, Config, Http, KeyringAt, Mcp, Model, ModelKind, Origin, Site, StoreAt, Webhook};
 
 use diagnostic::Source;
 use std::path::{Path, PathBuf};

@@ -113,6 +113,7 @@ impl Sim {
         let (heartbeat, ticker): (_, Ticker) =
             Heartbeat::ticked(&store, Arc::clone(&clock) as _, TTL).map_err(|e| e.to_string())?;
         let config = RuntimeConfig {
+            authority: None,
             keyring: None,
             owners: None,
             store,

@@ -316,6 +316,11 @@ impl Registry {
         self.withheld.get(name).or_else(of_source).map(String::as_str)
     }
 
+    /// Names of tools that are not offered, or `source.*`, with why.
+    pub fn all_withheld(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.withheld.iter().map(|(name, why)| (name.as_str(), why.as_str()))
+    }
+
     /// Names of the tools that are known and not offered.
     pub fn withheld_names(&self) -> impl Iterator<Item = &str> {
         self.withheld.keys().map(String::as_str).filter(|name| !name.ends_with('*'))

@@ -435,7 +435,7 @@ async fn a_run_that_is_not_recorded_asks_nobody() {
     let (sender, mut heard) = mpsc::unbounded_channel();
     let world = World::builder(&script(&["boxes.find"])).tool(read(&sender, LONG)).build();
     let start = StartRun::new("a", "task", World::person());
-    let end = leasehold::Runtime::unrecorded(world.runtime.registry(), start).unwrap().run().await.unwrap();
+    let end = leasehold::Runtime::unrecorded(&world.runtime.registry(), start).unwrap().run().await.unwrap();
     assert_eq!(end.output, "done");
     assert_eq!(heard.recv().await, Some(Err(NotAsked::Nobody)));
 }

@@ -162,7 +162,8 @@ mod tests {
     fn the_demos_configuration_is_valid() {
         let stage = Stage::set(true, 9).unwrap();
         let config = crate::config::load(Some(&stage.directory().join("leasehold.toml")), &|_| None).unwrap();
-        let executable = crate::cli::setup::executable(&config, crate::cli::setup::Use::Execute).unwrap();
+        let executable =
+            crate::cli::setup::executable(&config, crate::cli::setup::Use::Execute, crate::mcp::Offers::new()).unwrap();
         assert!(executable.missing_agents.is_empty(), "{:?}", executable.missing_agents);
     }
 

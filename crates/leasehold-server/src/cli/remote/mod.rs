@@ -10,6 +10,7 @@ mod catalog;
 mod client;
 mod find;
 mod follow;
+mod mcp;
 mod people;
 mod run;
 mod runs;
@@ -50,6 +51,7 @@ pub(super) async fn remote(url: &str, json: bool, command: Command) -> Outcome {
         Command::Resolve(args) => remote.resolve(args).await,
         Command::Agents => remote.agents().await,
         Command::Tools(args) => remote.tools(&args).await,
+        Command::Mcp(command) => remote.mcp(command).await,
         // Refused above.
         _ => Ok(Exit::Usage),
     }
@@ -80,7 +82,8 @@ fn of_a_store(command: &Command) -> Option<&'static str> {
         | Command::Answer(_)
         | Command::Resolve(_)
         | Command::Agents
-        | Command::Tools(_) => return None,
+        | Command::Tools(_)
+        | Command::Mcp(_) => return None,
     })
 }
 

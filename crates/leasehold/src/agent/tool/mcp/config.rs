@@ -6,7 +6,7 @@ use serde::Deserialize;
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 /// One `[[mcp]]`.
-#[derive(Clone, Deserialize)]
+#[derive(Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct McpConfig {
     /// Tools become `name.tool`.

@@ -28,7 +28,11 @@ use rmcp::{
         streamable_http_client::StreamableHttpClientTransportConfig,
     },
 };
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 use tokio::sync::watch;
 
 const RESUMES_MAX: usize = 2;
@@ -83,7 +87,7 @@ pub(super) struct Connection {
     pub(super) version: ProtocolVersion,
     pub(super) server: Option<String>,
     /// Hashes of the definitions that it gives, and after how many changes that it told of; none: it was not asked yet.
-    pub(super) definitions: tokio::sync::Mutex<Option<(u64, BTreeMap<String, String>)>>,
+    pub(super) definitions: Mutex<Option<(u64, BTreeMap<String, String>)>>,
 }
 
 /// Why there is no connection.
@@ -147,7 +151,15 @@ impl Connection {
             tokio::spawn(listen(peer.clone(), list_changes));
         }
         let may_be_stale = process.is_none() && version.has_initialize();
-        Ok(Self { service: tokio::sync::Mutex::new(service), peer, process, may_be_stale, version, server, definitions: Default::default() })
+        Ok(Self {
+            service: tokio::sync::Mutex::new(service),
+            peer,
+            process,
+            may_be_stale,
+            version,
+            server,
+            definitions: Default::default(),
+        })
     }
 
     pub(super) fn is_over(&self) -> bool {

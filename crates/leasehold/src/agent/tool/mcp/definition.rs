@@ -32,8 +32,8 @@ impl Definition {
         canonical_hash(self)
     }
 
-    /// Why no model can be offered it.
-    pub(super) fn refusal(&self) -> Option<String> {
+    /// Why no model can be offered it, in words; none: it can.
+    pub fn refusal(&self) -> Option<String> {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
         if !(1..=NAME_CHARS_MAX).contains(&self.name.len()) || !self.name.chars().all(is_plain) {
             return Some(format!("its name is not 1 to {NAME_CHARS_MAX} of letters, digits, `_`, `-`, `.` and `/`"));

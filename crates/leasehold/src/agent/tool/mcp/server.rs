@@ -170,6 +170,11 @@ impl McpServer {
         &self.0.config.name
     }
 
+    /// Where it is, without secrets.
+    pub fn endpoint(&self) -> &str {
+        &self.0.endpoint
+    }
+
     /// Asks it for its tools.
     ///
     /// # Errors
@@ -274,23 +279,21 @@ impl Inner {
     /// that was asked before.
     async fn definition_on(&self, connection: &Connection, tool: &str) -> Result<Option<String>, McpError> {
         let changes = *self.handler.list_changes.borrow();
-        let mut known = connection.definitions.lock().await;
-        let hashes = match known.take() {
-            Some((at, hashes)) if at == changes => hashes,
-            _ => {
-                let listed = self.list_on(connection).await?;
-                listed.iter().map(|definition| (definition.name.clone(), definition.hash())).collect()
-            }
-        };
-        let hash = hashes.get(tool).cloned();
-        *known = Some((changes, hashes));
-        Ok(hash)
+        if let Some((at, hashes)) = &*lock(&connection.definitions)
+            && *at == changes
+        {
+            return Ok(hashes.get(tool).cloned());
+        }
+        let listed = self.list_on(connection).await?;
+        Ok(listed.iter().find(|definition| definition.name == tool).map(Definition::hash))
     }
 
     async fn list_on(&self, connection: &Connection) -> Result<Arc<Vec<Definition>>, McpError> {
         let seen = *self.handler.list_changes.borrow();
         let definitions: Arc<Vec<Definition>> = Arc::new(connection.list().await?.into_iter().map(Definition::from).collect());
         self.listed_at.fetch_max(seen, Ordering::AcqRel);
+        let hashes = definitions.iter().map(|definition| (definition.name.clone(), definition.hash())).collect();
+        *lock(&connection.definitions) = Some((seen, hashes));
         self.listed.send_if_modified(|last| {
             let is_other = last.as_ref() != Some(&definitions);
             *last = Some(Arc::clone(&definitions));

@@ -50,8 +50,17 @@ impl McpServer {
     /// # Errors
     /// The configuration names a tool that is not among them: what it says would be lost without a word.
     pub fn tools(&self, definitions: &[Definition]) -> Result<Offered, McpConfigError> {
+        let names: Vec<&str> = definitions.iter().map(|definition| definition.name.as_str()).collect();
+        self.tools_among(definitions, &names)
+    }
+
+    /// The tools of these definitions, where the server has more tools than are to be offered: it has those that are named.
+    ///
+    /// # Errors
+    /// The configuration names a tool that is not among them.
+    pub fn tools_among(&self, definitions: &[Definition], names: &[&str]) -> Result<Offered, McpConfigError> {
         let config = &self.0.config;
-        let names: BTreeSet<&str> = definitions.iter().map(|definition| definition.name.as_str()).collect();
+        let names: BTreeSet<&str> = names.iter().copied().collect();
         for (key, tool) in config.named_tools() {
             if !names.contains(tool) {
                 let known = names.iter().copied().collect::<Vec<_>>().join(", ");

@@ -1,0 +1,275 @@
+//! Agents and tools in force in this process: from the configuration file as it is now, and from what the store knows of MCP
+//! servers. Both are looked at before the model is asked and before each write is stamped; what changed holds from that call on.
+//! A file that is wrong changes nothing and is said; where the store does not answer, nothing is called.
+
+use super::{
+    Offers, Running, Servers,
+    catalogue::{Catalogue, Known},
+    offer,
+};
+use crate::{
+    access::AccessError,
+    cli::{Executable, Use, executable},
+    config::{self, Config, ConfigError},
+};
+use async_trait::async_trait;
+use futures::future::join_all;
+use leasehold::{
+    Runtime,
+    agent::{
+        registry::{Authority, Registry},
+        tool::mcp::{Definition, McpServer},
+    },
+};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+use tokio::sync::Mutex;
+
+/// A file that was written less long ago may be half written.
+const SETTLED: Duration = Duration::from_millis(300);
+/// Between two looks of a process in which nothing is called.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// See the module.
+pub(crate) struct InForce {
+    catalogue: Catalogue,
+    to: Use,
+    state: Mutex<State>,
+}
+
+struct State {
+    file: Option<(PathBuf, Stamp)>,
+    config: Arc<Config>,
+    servers: Servers,
+    versions: BTreeMap<String, u64>,
+    /// What each server said last that is in the store.
+    noted: BTreeMap<String, Arc<Vec<Definition>>>,
+    executable: Arc<Executable>,
+}
+
+/// By which a file is known to be the same.
+type Stamp = Option<(SystemTime, u64)>;
+
+fn stamp(file: &Path) -> Stamp {
+    let metadata = std::fs::metadata(file).ok()?;
+    Some((metadata.modified().ok()?, metadata.len()))
+}
+
+/// Why it is not known what is in force.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotKnown {
+    /// The configuration this process began with is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// What is known of MCP servers.
+    #[error(transparent)]
+    Store(#[from] AccessError),
+}
+
+impl From<leasehold::store::Unavailable> for NotKnown {
+    fn from(unavailable: leasehold::store::Unavailable) -> Self {
+        Self::Store(unavailable.into())
+    }
+}
+
+impl InForce {
+    /// As the configuration and the store have it now. No server is asked.
+    ///
+    /// # Errors
+    /// The configuration is wrong, or the store does not answer.
+    pub(crate) async fn new(config: &Config, catalogue: Catalogue, to: Use) -> Result<Self, NotKnown> {
+        let mut state = State {
+            file: config.file.as_ref().map(|file| (file.clone(), stamp(file))),
+            config: Arc::new(config.clone()),
+            servers: Servers::default(),
+            versions: BTreeMap::new(),
+            noted: BTreeMap::new(),
+            executable: Arc::default(),
+        };
+        state.configure(Arc::clone(&state.config), to);
+        if !config.mcp.is_empty() {
+            state.versions = catalogue.versions().await?;
+        }
+        let known = known(&catalogue, config).await?;
+        state.executable = Arc::new(executable(config, to, state.offers(&known))?);
+        Ok(Self { catalogue, to, state: Mutex::new(state) })
+    }
+
+    /// What is in force now.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub(crate) async fn now(&self) -> Result<(Arc<Config>, Arc<Executable>), NotKnown> {
+        let mut state = self.state.lock().await;
+        let (file, versions) = (state.file.clone(), state.versions.clone());
+        let looked = self.look(&mut state).await;
+        if looked.is_err() {
+            // What could not be taken over is as if it had not been seen.
+            (state.file, state.versions) = (file, versions);
+        }
+        looked?;
+        Ok((Arc::clone(&state.config), Arc::clone(&state.executable)))
+    }
+
+    async fn look(&self, state: &mut State) -> Result<(), NotKnown> {
+        let config = state.changed_file().await.map_or_else(|| Arc::clone(&state.config), Arc::new);
+        if !config.mcp.is_empty() {
+            state.note(&self.catalogue).await?;
+            let versions = self.catalogue.versions().await?;
+            let is_same = versions == state.versions;
+            state.versions = versions;
+            if is_same && Arc::ptr_eq(&config, &state.config) {
+                return Ok(());
+            }
+        } else if Arc::ptr_eq(&config, &state.config) {
+            return Ok(());
+        }
+        let known = known(&self.catalogue, &config).await?;
+        let before = Arc::clone(&state.config);
+        state.configure(config, self.to);
+        match executable(&state.config, self.to, state.offers(&known)) {
+            Ok(executable) => state.executable = Arc::new(executable),
+            Err(error) => {
+                tracing::warn!("the changed configuration is not taken over, what was in force stays: {error}");
+                state.configure(before, self.to);
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at a server of this process.
+    pub(super) async fn with_server<T>(&self, name: &str, look: impl FnOnce(Option<&Running>) -> T) -> T {
+        look(self.state.lock().await.servers.get(name))
+    }
+
+    /// The catalogue.
+    pub(crate) fn catalogue(&self) -> &Catalogue {
+        &self.catalogue
+    }
+
+    /// Asks the servers that have not told their tools yet, or said that they changed, each within its deadline.
+    pub(crate) async fn ask_servers(&self) {
+        let servers: Vec<(String, McpServer)> = {
+            let state = self.state.lock().await;
+            let ask =
+                |(name, server): &(&String, &McpServer)| !state.versions.contains_key(*name) || server.health().list_changed;
+            state.servers.reachable().filter(ask).map(|(name, server)| (name.clone(), server.clone())).collect()
+        };
+        let asked = servers.into_iter().map(|(name, server)| async move {
+            if let Err(error) = server.list().await {
+                tracing::warn!(server = %name, "mcp server `{name}` does not tell its tools: {error}");
+            }
+        });
+        join_all(asked).await;
+    }
+
+    /// Keeps a process at what is in force while nothing is called, until it is dropped: what it claims, and what servers have to
+    /// tell.
+    pub(crate) async fn tend(self: Arc<Self>, runtimes: Vec<Runtime>) {
+        let looking = async {
+            let mut turns = tokio::time::interval(LOOK_EVERY);
+            turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            loop {
+                turns.tick().await;
+                match self.now().await {
+                    Ok((_, executable)) => runtimes.iter().for_each(|runtime| {
+                        runtime.replace_registry(Arc::clone(&executable.registry));
+                    }),
+                    Err(error) => tracing::warn!("what is in force is not known: {error}"),
+                }
+            }
+        };
+        let asking = async {
+            let mut turns = tokio::time::interval(LOOK_EVERY);
+            turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            loop {
+                turns.tick().await;
+                self.ask_servers().await;
+            }
+        };
+        tokio::join!(looking, asking);
+    }
+
+    /// Ends the servers of this process, and waits for their processes.
+    pub(crate) async fn shutdown(&self) {
+        let servers: Vec<McpServer> = {
+            let state = self.state.lock().await;
+            state.servers.reachable().map(|(_, server)| server.clone()).collect()
+        };
+        join_all(servers.iter().map(McpServer::shutdown)).await;
+    }
+}
+
+async fn known(catalogue: &Catalogue, config: &Config) -> Result<BTreeMap<String, Known>, NotKnown> {
+    let mut known = BTreeMap::new();
+    for server in &config.mcp {
+        let name = &server.config.name;
+        known.insert(name.clone(), catalogue.known(name).await?);
+    }
+    Ok(known)
+}
+
+#[async_trait]
+impl Authority for InForce {
+    async fn in_force(&self) -> Result<Arc<Registry>, String> {
+        let (_, executable) = self.now().await.map_err(|error| error.to_string())?;
+        Ok(Arc::clone(&executable.registry))
+    }
+}
+
+impl State {
+    /// The configuration, where its file is another than it was and reads.
+    async fn changed_file(&mut self) -> Option<Config> {
+        let (file, before) = self.file.clone()?;
+        let mut is = stamp(&file);
+        if is == before {
+            return None;
+        }
+        // Not before whoever writes it is done; a time to come says nothing about that.
+        while let Some(rest) = is.and_then(|(at, _)| SETTLED.checked_sub(at.elapsed().ok()?)) {
+            tokio::time::sleep(rest).await;
+            is = stamp(&file);
+        }
+        self.file = Some((file.clone(), is));
+        match config::load(Some(&file), &crate::cli::env) {
+            Ok(config) => {
+                tracing::info!(file = %file.display(), "the configuration was read anew");
+                Some(config)
+            }
+            Err(error) => {
+                tracing::warn!("the changed configuration is not taken over, what was in force stays: {error}");
+                None
+            }
+        }
+    }
+
+    /// Takes down what servers said since it was last taken down.
+    async fn note(&mut self, catalogue: &Catalogue) -> Result<(), NotKnown> {
+        let mut noted = Vec::new();
+        for (name, server) in self.servers.reachable() {
+            let Some(listed) = server.listed().borrow().clone() else { continue };
+            if self.noted.get(name).is_none_or(|before| !Arc::ptr_eq(before, &listed)) {
+                catalogue.note(name, &listed).await?;
+                noted.push((name.clone(), listed));
+            }
+        }
+        self.noted.extend(noted);
+        Ok(())
+    }
+
+    fn configure(&mut self, config: Arc<Config>, to: Use) {
+        for gone in self.servers.take(&config.mcp, to) {
+            tokio::spawn(async move { gone.shutdown().await });
+        }
+        self.config = config;
+    }
+
+    fn offers(&self, known: &BTreeMap<String, Known>) -> Offers {
+        let one = |(name, known): (&String, &Known)| Some((name.clone(), offer(self.servers.get(name)?, known)));
+        known.iter().filter_map(one).collect()
+    }
+}
