@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
 
+#[allow(dead_code, reason = "the other tests use the rest of it")]
+#[path = "it/support/mod.rs"]
 mod support;
 
 use futures::future::join_all;

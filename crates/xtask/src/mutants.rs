@@ -18,23 +18,18 @@ struct Mutant {
 const MODEL: Named = Named::of("model_check", "no_history_within_small_bounds_breaks_an_invariant");
 const PAIRS: Named =
     Named::of("core_run", "enumerate::every_state_and_event_is_a_transition_of_the_table_or_a_named_rejection");
-const MEMORY: Named = Named::of("conformance", "the_memory_store_keeps_the_contract");
-const DEATHS: Named = Named::of(
-    "crash_points",
-    "a_process_that_dies_at_any_commit_or_effect_boundary_leaves_a_run_that_ends_with_each_write_made_once",
+const MEMORY: Named = Named::it("conformance::the_memory_store_keeps_the_contract");
+const DEATHS: Named = Named::it(
+    "crash_points::a_process_that_dies_at_any_commit_or_effect_boundary_leaves_a_run_that_ends_with_each_write_made_once",
 );
 const DRILL: Named = Named {
     package: "leasehold-server",
-    target: Some("drill"),
-    name: "the_bundled_site_survives_every_point_and_the_configured_one_is_not_touched",
+    target: Some("it"),
+    name: "drill::the_bundled_site_survives_every_point_and_the_configured_one_is_not_touched",
 };
 
 const fn segment(name: &'static str) -> Named {
     Named::of("cases_core_segment", name)
-}
-
-const fn late(name: &'static str) -> Named {
-    Named::of("late_words", name)
 }
 
 const RUN: &str = "crates/leasehold/src/run";
@@ -234,38 +229,35 @@ fn mutants() -> Vec<Mutant> {
             "../worker/segment.rs",
             "if self.row.fence.as_ref().is_some_and(|f| self.is_own(f, &call_id)) {",
             "if false && self.row.fence.as_ref().is_some_and(|f| self.is_own(f, &call_id)) {",
-            late("a_repeat_that_could_not_be_stamped_is_no_word_on_the_entry_before_it"),
+            Named::it("late_words::a_repeat_that_could_not_be_stamped_is_no_word_on_the_entry_before_it"),
         ),
         m(
             "a jump of the store's clock is taken for time that passed",
             "../worker/reaper.rs",
             "if jump > ttl / JUMP_PART {",
             "if false && jump > ttl / JUMP_PART {",
-            Named::of("reaper_clock", "a_jump_of_the_stores_clock_expires_nothing_for_one_ttl_and_then_what_nobody_renewed"),
+            Named::it("reaper_clock::a_jump_of_the_stores_clock_expires_nothing_for_one_ttl_and_then_what_nobody_renewed"),
         ),
         m(
             "a dead lease from before a step back of the store's clock lasts until its end",
             "../store/mod.rs",
             "Some(Self::Ahead)",
             "None",
-            Named::of("reaper_clock", "a_step_back_of_the_stores_clock_lets_no_dead_lease_live_a_ttl_longer"),
+            Named::it("reaper_clock::a_step_back_of_the_stores_clock_lets_no_dead_lease_live_a_ttl_longer"),
         ),
         m(
             "the task of a write does not look at its permit when it runs",
             "../agent/executor/write.rs",
             "if permit.check().is_err() {\n            return",
             "if false && permit.check().is_err() {\n            return",
-            Named::of(
-                "starvation",
-                "a_runtime_that_is_blocked_for_three_leases_at_any_point_before_the_tool_does_not_start_it",
-            ),
+            Named::it("starvation::a_runtime_that_is_blocked_for_three_leases_at_any_point_before_the_tool_does_not_start_it"),
         ),
         m(
             "an idempotent write is not handed back at the end of the grace period",
             "../agent/executor/write.rs",
             "self.leave.cancelled(), if idempotent",
             "self.leave.cancelled(), if false && idempotent",
-            Named::of("shutdown", "an_idempotent_write_that_outlasts_the_grace_is_handed_back_and_repeated_with_its_key"),
+            Named::it("shutdown::an_idempotent_write_that_outlasts_the_grace_is_handed_back_and_repeated_with_its_key"),
         ),
         m(
             "an interrupted write is simply made again: the drill's exit code says so",

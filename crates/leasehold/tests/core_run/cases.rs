@@ -1,6 +1,6 @@
 //! Cases by name: each line that exploring the protocol found, and what the core decides about fences, turns and recovery.
 
-use crate::{given::*, single::*};
+use super::{given::*, single::*};
 use leasehold::run::*;
 
 // Found by exploring the protocol.

@@ -1,6 +1,6 @@
 //! What holds of every row, and each way in which one does not.
 
-use crate::{given::*, single::*};
+use super::{given::*, single::*};
 use leasehold::run::*;
 
 fn why(row: &Snapshot, change: impl FnOnce(&mut Snapshot)) -> String {

@@ -1,6 +1,6 @@
 //! Edges of rules, each with the value on either side.
 
-use crate::{given::*, single::*};
+use super::{given::*, single::*};
 use leasehold::run::*;
 use serde_json::{Map, Value};
 

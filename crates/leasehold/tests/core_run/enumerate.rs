@@ -1,6 +1,6 @@
 //! Every row by every event: a transition that the table allows, or a named rejection.
 
-use crate::{
+use super::{
     events::events,
     given::*,
     rows::{EPOCH, OWN, rows},

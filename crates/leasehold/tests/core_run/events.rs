@@ -1,6 +1,6 @@
 //! Every event that can be sent to a row, in every variant that a guard tells apart.
 
-use crate::{given::*, rows::*};
+use super::{given::*, rows::*};
 use leasehold::run::*;
 use serde_json::{Map, Value};
 

@@ -1,6 +1,6 @@
 //! Many random histories. The seeds are fixed; `WALKS=100000` goes further.
 
-use crate::walk::Walk;
+use super::walk::Walk;
 use leasehold::run::TABLE;
 
 #[test]

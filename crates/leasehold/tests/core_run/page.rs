@@ -1,6 +1,6 @@
 //! What is generated from the table.
 
-use crate::given::compare;
+use super::given::compare;
 
 #[test]
 fn the_page_of_the_state_machine_is_what_the_table_says() {

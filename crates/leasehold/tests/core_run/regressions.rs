@@ -1,6 +1,6 @@
 //! What was wrong once, and the edges of rules that are easily lost.
 
-use crate::{given::*, single::*};
+use super::{given::*, single::*};
 use leasehold::run::*;
 use serde_json::{Map, Value};
 

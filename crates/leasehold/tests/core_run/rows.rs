@@ -1,6 +1,6 @@
 //! Rows to try every event on: the product of everything that some guard reads.
 
-use crate::given::*;
+use super::given::*;
 use leasehold::run::*;
 
 /// The epoch of every row here.

@@ -1,6 +1,6 @@
 //! One run in the hands of one test.
 
-use crate::{given::*, world::World};
+use super::{given::*, world::World};
 use leasehold::run::*;
 
 pub(crate) const IDEM: Effect = Effect::IdempotentWrite;

@@ -1,6 +1,6 @@
 //! The journal folded.
 
-use crate::{given::*, single::*};
+use super::{given::*, single::*};
 use leasehold::run::*;
 use serde_json::{Map, Value, json};
 

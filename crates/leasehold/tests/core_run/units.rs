@@ -1,6 +1,6 @@
 //! The small parts.
 
-use crate::{given::*, single::*};
+use super::{given::*, single::*};
 use jiff::Timestamp;
 use leasehold::{clock::to_millis, run::*};
 use proptest::prelude::*;

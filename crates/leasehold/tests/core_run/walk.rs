@@ -1,6 +1,6 @@
 //! Random histories of one run: holders, former holders that speak late, a reaper, persons, machines, a restore.
 
-use crate::{given::*, rows::EDITOR, world::World};
+use super::{given::*, rows::EDITOR, world::World};
 use leasehold::run::*;
 use serde_json::{Map, Value};
 

@@ -1,7 +1,7 @@
 //! A run, its journal, and the world its writes land in. Every accepted event is checked against the invariants of the protocol
 //! that can be decided here; they are counted from the journal and the world, never from the row alone.
 
-use crate::{given::*, rules};
+use super::{given::*, rules};
 use leasehold::run::*;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,0 +1,44 @@
+//! The command and its server, as real processes: one binary, because each has the whole library in it again. A test that changes a
+//! limit of its process has a binary of its own beside this one.
+
+mod access;
+mod answer;
+mod api_event_source;
+mod api_forged;
+mod api_four_eyes;
+mod api_openapi;
+mod api_postgres;
+mod api_races;
+mod api_rights;
+mod api_runs;
+mod api_streams;
+mod cases_people;
+mod cases_people_cards;
+mod cases_people_changes;
+mod cases_people_record;
+mod chaos;
+mod crash;
+mod decisions;
+mod docs;
+mod drill;
+mod far_side;
+mod hours;
+mod kill;
+mod kill_postgres;
+mod limits;
+mod locked_row;
+mod login;
+mod model_server;
+mod random_kill;
+mod recovery;
+mod recovery_postgres;
+mod remote;
+mod restarts;
+mod seal;
+mod silent_store;
+mod support;
+mod surface;
+mod time;
+mod usage;
+mod verify;
+mod webhook;

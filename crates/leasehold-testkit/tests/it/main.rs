@@ -1,0 +1,4 @@
+//! What the other crates' tests are made of, tested itself.
+
+mod drill;
+mod faulty;

@@ -1,0 +1,39 @@
+//! What the library does, seen from outside: one binary, because each has the whole library in it again. A test that counts the
+//! children of its process, or listens to the log of it, has a binary of its own beside this one.
+
+mod budgets;
+mod cases_core_calls;
+mod cases_core_people;
+mod cases_core_recovery;
+mod cases_core_transcript;
+mod cases_core_wire;
+mod cases_recovery_calls;
+mod cases_recovery_rights;
+mod chain;
+mod conformance;
+mod conformance_postgres;
+mod crash_points;
+mod differential;
+mod embed;
+mod late_words;
+mod mcp_http;
+mod mcp_runs;
+mod people;
+mod postgres_batch;
+mod postgres_claims;
+mod postgres_hints;
+mod postgres_open;
+mod postgres_outage;
+mod postgres_records;
+mod postgres_statements;
+mod provider;
+mod provider_aimock;
+mod questions;
+mod queue;
+mod reaper_clock;
+mod runtime;
+mod shutdown;
+mod simulation;
+mod sqlite_file;
+mod sqlite_processes;
+mod starvation;
