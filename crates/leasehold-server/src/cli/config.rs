@@ -14,6 +14,7 @@ use leasehold::{
     agent::tool::{
         Approval,
         http::{self, Absent, BodyKind, ConfiguredEffect, HeaderSource},
+        mcp::ErrorOutcome,
     },
     run::{Effect, OnExpiry},
 };
@@ -143,6 +144,7 @@ fn sections(config: &Config) -> Vec<Section> {
     sections.extend(config.agents.iter().map(agent));
     sections.extend(config.site.iter().map(site));
     sections.extend(config.http.iter().map(http_tool));
+    sections.extend(config.mcp.iter().map(mcp_server));
     sections
 }
 
@@ -281,15 +283,7 @@ fn http_tool(configured: &crate::config::Http) -> Section {
         line("method", tool.method.clone(), place),
         line("url", without_secrets(&tool.url), place),
     ];
-    for (header, source) in &tool.headers {
-        let key = format!("headers.{}", toml_key(header));
-        lines.push(match source {
-            HeaderSource::Text(_) => line(&key, "***", format!("{place}; text in the file, not shown")),
-            HeaderSource::Env { env, .. } => {
-                line(&key, json!({ "env": env, "prefix": "***" }), format!("{place}; {}", is_set(env)))
-            }
-        });
-    }
+    lines.extend(tool.headers.iter().map(|(header, source)| secret("headers", header, source, place)));
     let default_or_place = |given: bool| if given { place.clone() } else { Origin::Default.to_string() };
     lines.push(line(
         "body",
@@ -327,6 +321,54 @@ fn http_tool(configured: &crate::config::Http) -> Section {
         lines.push(line("verify.absent", absent, place));
     }
     Section { name: "tool.http", many: true, lines }
+}
+
+/// A value that may be a secret: where it comes from.
+fn secret(table: &str, name: &str, source: &HeaderSource, place: &str) -> Line {
+    let key = format!("{table}.{}", toml_key(name));
+    match source {
+        HeaderSource::Text(_) => line(&key, "***", format!("{place}; text in the file, not shown")),
+        HeaderSource::Env { env, .. } => {
+            line(&key, json!({ "env": env, "prefix": "***" }), format!("{place}; {}", is_set(env)))
+        }
+    }
+}
+
+fn mcp_server(configured: &crate::config::Mcp) -> Section {
+    let (config, place) = (&configured.config, &configured.place);
+    let default_or_place = |given: bool| if given { place.clone() } else { Origin::Default.to_string() };
+    let mut lines = vec![line("name", config.name.clone(), place)];
+    if let Some([program, arguments @ ..]) = config.command.as_deref() {
+        // An argument may be a secret.
+        let shown: Vec<&str> = std::iter::once(program.as_str()).chain(arguments.iter().map(|_| "***")).collect();
+        lines.push(line("command", json!(shown), place));
+    }
+    lines.extend(config.url.iter().map(|url| line("url", without_secrets(url), place)));
+    lines.extend(config.env.iter().map(|(name, source)| secret("env", name, source, place)));
+    lines.extend(config.headers.iter().map(|(name, source)| secret("headers", name, source, place)));
+    let asks = config.requires_approval.unwrap_or(true);
+    lines.push(line("requires_approval", asks, default_or_place(config.requires_approval.is_some())));
+    for (tool, effect) in &config.effects {
+        lines.push(line(&format!("effects.{}", toml_key(tool)), Effect::from(*effect).as_str(), place));
+    }
+    for (tool, approval) in &config.approval {
+        lines.push(line(&format!("approval.{}", toml_key(tool)), Approval::from(*approval).as_str(), place));
+    }
+    for (tool, outcome) in &config.error_outcome {
+        let outcome = match outcome {
+            ErrorOutcome::Done => "done",
+            ErrorOutcome::Unknown => "unknown",
+        };
+        lines.push(line(&format!("error_outcome.{}", toml_key(tool)), outcome, place));
+    }
+    for (tool, argument) in &config.idempotency_argument {
+        lines.push(line(&format!("idempotency_argument.{}", toml_key(tool)), argument.clone(), place));
+    }
+    let timeout = config.timeout.unwrap_or(http::TIMEOUT_DEFAULT);
+    lines.push(line("timeout", period_text(timeout), default_or_place(config.timeout.is_some())));
+    let bytes = config.max_response.unwrap_or(http::RESPONSE_BYTES_DEFAULT);
+    lines.push(line("max_response", format!("{bytes}B"), default_or_place(config.max_response.is_some())));
+    Section { name: "mcp", many: true, lines }
 }
 
 fn as_json(config: &Config, sections: &[Section]) -> Value {

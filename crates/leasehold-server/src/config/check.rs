@@ -96,7 +96,7 @@ impl Checker<'_> {
         let store = self.store(file)?;
         let http = self.http(file)?;
         let sources =
-            http.iter().filter_map(|http| Some((http.tool.name.split_once('.')?.0, http.places.get("name")?.clone())));
+            http.iter().filter_map(|http| Some((http.tool.name.split_once('.')?.0, http.place.clone())));
         let mcp = mcp::servers(file, &self.base(), &sources.collect(), &|server, key| match key {
             Some(key) => self.key_place(server, key),
             None => self.place(server),

@@ -227,11 +227,35 @@ fn text_that_is_no_toml_is_refused_with_its_line() {
 }
 
 #[test]
-fn what_is_not_in_this_version_is_refused_clearly() {
-    assert!(
-        wrong("\n[[mcp]]\nname = \"files\"\ncommand = [\"npx\"]\n")
-            .contains(":2: MCP servers are not supported in this version")
-    );
+fn a_server_of_tools_is_refused_with_its_line_and_the_mend() {
+    let server = "[[mcp]]\nname = \"files\"\ncommand = [\"npx\"]\n";
+    assert_eq!(read(server).unwrap().mcp[0].config.requires_approval, None);
+    for (more, line, said) in [
+        ("requires_approval = \"false\"\n", 4, "expected true or false"),
+        ("requires_approval = 2\n", 4, "expected true or false"),
+        ("requires_approval = \"\"\n", 4, "expected true or false"),
+        ("url = \"http://localhost\"\n", 4, "remove one of the two"),
+        ("effects = { write = \"reads\" }\n", 4, "read_only"),
+        ("headers = { a = \"b\" }\n", 4, "belong to a `url`"),
+        ("idempotent = true\n", 4, "idempotent"),
+        ("max_response = \"17MiB\"\n", 4, "write less"),
+        (&format!("\n{server}"), 6, "two sources of tools are named `files`; the other one is at /etc/lh/leasehold.toml:2"),
+        (
+            "\n[[tool.http]]\nname = \"files.read\"\ndescription = \"d\"\neffect = \"read_only\"\nmethod = \"GET\"\nurl = \"http://h\"\n",
+            2,
+            "two sources",
+        ),
+        ("\n[[agent]]\nname = \"a\"\ntools = [\"file.*\"]\n", 7, "no such tool"),
+    ] {
+        let error = wrong(&format!("{server}{more}"));
+        assert!(error.starts_with(&format!("/etc/lh/leasehold.toml:{line}: ")) && error.contains(said), "{more}: {error}");
+    }
+    for name in ["site", "leasehold", "", "a.b"] {
+        let error = wrong(&server.replace("files", name));
+        assert!(error.starts_with("/etc/lh/leasehold.toml:2: "), "{name}: {error}");
+    }
+    let agent = "\n[[agent]]\nname = \"a\"\ntools = [\"files.read\", \"files.*\", \"*\"]\n";
+    assert_eq!(read(&format!("{server}{agent}")).unwrap().agents[0].tools.len(), 3, "any tool of a server may be meant");
 }
 
 #[test]
