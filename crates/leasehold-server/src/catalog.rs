@@ -1,10 +1,10 @@
 //! What is configured and what of it can run in this process, as lines of a list: agents and tools.
 
-use crate::config::Config;
-use leasehold::agent::registry::{Registry, matches};
+use crate::config::{Agent, Config};
+use leasehold::agent::registry::{AgentSpec, Registry, matches};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// An agent.
 #[derive(Clone, Debug, Serialize, Deserialize, utoipa::ToSchema)]
@@ -33,11 +33,22 @@ pub(crate) struct ToolLine {
     pub(crate) approval: Option<String>,
     /// The agents that are offered it.
     pub(crate) agents: Vec<String>,
+    /// The others, each with the first rule that denies it: its name, and in words.
+    pub(crate) denied: BTreeMap<String, DeniedLine>,
     /// The schema of its arguments.
     #[schema(value_type = Option<Object>)]
     pub(crate) parameters: Option<Value>,
     /// Why it cannot run here.
     pub(crate) problem: Option<String>,
+}
+
+/// Why an agent is not offered a tool.
+#[derive(Clone, Debug, Serialize, Deserialize, utoipa::ToSchema)]
+pub(crate) struct DeniedLine {
+    /// `unknown`, `withheld`, `disabled`, `disabled_for_agent`, `not_offered` or `data_class`.
+    pub(crate) rule: String,
+    /// In words.
+    pub(crate) why: String,
 }
 
 /// The configured agents.
@@ -64,7 +75,19 @@ pub(crate) fn agents(
 pub(crate) fn tools(config: &Config, registry: &Registry, missing: &BTreeMap<String, String>) -> Vec<ToolLine> {
     let offered_to = |name: &str| -> Vec<String> {
         let offered = |tools: &[String]| tools.iter().any(|pattern| matches(pattern, name));
-        config.agents.iter().filter(|agent| offered(&agent.tools)).map(|agent| agent.name.clone()).collect()
+        // One that cannot run here has no verdict here.
+        let is_offered = |agent: &&Agent| match registry.agent(&agent.name) {
+            Some(spec) => registry.verdict(spec, None, name).is_ok(),
+            None => offered(&agent.tools),
+        };
+        config.agents.iter().filter(is_offered).map(|agent| agent.name.clone()).collect()
+    };
+    let denied_to = |name: &str| -> BTreeMap<String, DeniedLine> {
+        let one = |agent: &Arc<AgentSpec>| {
+            let denial = registry.verdict(agent, None, name).err()?;
+            Some((agent.name.clone(), DeniedLine { rule: denial.name().to_owned(), why: denial.to_string() }))
+        };
+        registry.agents().filter_map(one).collect()
     };
     let present = registry.tools().map(|tool| {
         let spec = tool.spec();
@@ -76,6 +99,7 @@ pub(crate) fn tools(config: &Config, registry: &Registry, missing: &BTreeMap<Str
             effect: Some(tool.effect().as_str().to_owned()),
             approval: Some(tool.approval().as_str().to_owned()),
             agents: offered_to(&spec.name),
+            denied: denied_to(&spec.name),
             parameters: Some(spec.parameters.clone()),
             problem: None,
         }
@@ -88,6 +112,7 @@ pub(crate) fn tools(config: &Config, registry: &Registry, missing: &BTreeMap<Str
         effect: None,
         approval: None,
         agents: offered_to(name),
+        denied: denied_to(name),
         parameters: None,
         problem: Some(why.clone()),
     });
@@ -99,6 +124,7 @@ pub(crate) fn tools(config: &Config, registry: &Registry, missing: &BTreeMap<Str
         effect: None,
         approval: None,
         agents: offered_to(name),
+        denied: denied_to(name),
         parameters: None,
         problem: Some(why.to_owned()),
     });

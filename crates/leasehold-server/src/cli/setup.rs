@@ -82,6 +82,7 @@ pub(crate) fn executable(config: &Config, to: Use, mcp: Offers) -> Result<Execut
     for tool in site(config)? {
         registry.add_tool(tool).map_err(|e| ConfigError::new("the bundled site", e.to_string()))?;
     }
+    registry.set_policy(config.policy.clone());
     for tool in mcp.into_values().flat_map(|offer| register(offer, &mut registry)) {
         tracing::warn!(tool = %tool.0, "a tool of an MCP server is not offered: {}", tool.1);
     }
@@ -107,6 +108,8 @@ pub(crate) fn executable(config: &Config, to: Use, mcp: Offers) -> Result<Execut
             (None, ..) => format!("there is no model `{}`", agent.model),
             (Some(model), ..) => {
                 let spec = AgentSpec {
+                    disabled: agent.disabled.clone(),
+                    zone: config.models.iter().find(|m| m.name == agent.model).map(|m| m.zone).unwrap_or_default(),
                     price: config.models.iter().find(|m| m.name == agent.model).and_then(|m| m.price),
                     max_rounds: agent.max_rounds,
                     concurrency: usize::try_from(agent.concurrency).unwrap_or(usize::MAX),

@@ -96,4 +96,7 @@ fn why(screen: &mut Screen, line: &ToolLine) {
         [] => "  offered to no agent: it cannot be called".to_owned(),
         agents => format!("  offered to {}", agents.join(", ")),
     });
+    for (agent, denied) in &line.denied {
+        screen.line(format!("  not to {agent} ({}): {}", denied.rule, denied.why));
+    }
 }

@@ -9,11 +9,11 @@ use super::{
         any, at_least_one, plain, resolve,
     },
     file::{self, File},
-    mcp,
+    mcp, policy,
     server::Server,
 };
 use crate::webhook::{Event, check_url};
-use leasehold::agent::{registry::Price, tool::Approval};
+use leasehold::agent::{policy::DataClass, registry::Price, tool::Approval};
 use leasehold::run::OnExpiry;
 use leasehold::store::postgres::PostgresStore;
 use std::{
@@ -95,14 +95,15 @@ impl Checker<'_> {
     fn config(&self, file: &File) -> Result<Config, ConfigError> {
         let store = self.store(file)?;
         let http = self.http(file)?;
-        let sources =
-            http.iter().filter_map(|http| Some((http.tool.name.split_once('.')?.0, http.place.clone())));
+        let sources = http.iter().filter_map(|http| Some((http.tool.name.split_once('.')?.0, http.place.clone())));
         let mcp = mcp::servers(file, &self.base(), &sources.collect(), &|server, key| match key {
             Some(key) => self.key_place(server, key),
             None => self.place(server),
         })?;
         let models = self.models(file)?;
-        let mut agents = self.agents(file, &models, &known_tools(&http, &mcp))?;
+        let known = known_tools(&http, &mcp);
+        let policy = policy::policy(&file.policy, &known).map_err(|wrong| self.names_nothing(wrong))?;
+        let mut agents = self.agents(file, &models, &known)?;
         if let ([], [first, _, ..]) = (agents.as_slice(), file.model.as_slice())
             && !models.iter().any(|model| model.name == DEFAULT_MODEL)
         {
@@ -159,6 +160,7 @@ impl Checker<'_> {
             agents,
             http,
             mcp,
+            policy,
             site,
         })
     }
@@ -317,7 +319,7 @@ impl Checker<'_> {
             }
             None => (ModelKind::Scripted { script: None }, Origin::Default),
         };
-        Model { name: DEFAULT_MODEL.into(), kind, price: None, origin }
+        Model { name: DEFAULT_MODEL.into(), kind, price: None, zone: DataClass::default(), origin }
     }
 
     fn model(&self, spanned: &Spanned<file::Model>) -> Result<Model, ConfigError> {
@@ -393,7 +395,8 @@ impl Checker<'_> {
                 Some(price)
             }
         };
-        Ok(Model { name: model.name.get_ref().clone(), kind, price, origin: Origin::File(self.place(spanned)) })
+        let origin = Origin::File(self.place(spanned));
+        Ok(Model { name: model.name.get_ref().clone(), kind, price, zone: model.zone, origin })
     }
 
     fn agents(&self, file: &File, models: &[Model], known: &[String]) -> Result<Vec<Agent>, ConfigError> {
@@ -436,6 +439,7 @@ impl Checker<'_> {
                 model: model.to_owned(),
                 system: agent.system.clone(),
                 tools: agent.tools.iter().map(|t| t.get_ref().clone()).collect(),
+                disabled: policy::disabled(agent, known).map_err(|wrong| self.names_nothing(wrong))?,
                 max_rounds: at_least(&agent.max_rounds, leasehold::limits::ROUNDS_DEFAULT)?,
                 concurrency: at_least(&agent.concurrency, 16)?,
                 require_second_approver: agent.require_second_approver,
@@ -450,6 +454,10 @@ impl Checker<'_> {
             });
         }
         Ok(agents)
+    }
+
+    fn names_nothing(&self, wrong: policy::Wrong<'_>) -> ConfigError {
+        self.error(wrong.at, wrong.what).mend(wrong.mend)
     }
 
     /// A pattern of an agent names at least one tool.
@@ -534,6 +542,7 @@ fn default_agent(http: &[Http], mcp: &[Mcp], models: &[Model]) -> Agent {
             .chain(http.iter().map(|h| h.tool.name.clone()))
             .chain(mcp.iter().map(|server| format!("{}.*", server.config.name)))
             .collect(),
+        disabled: Vec::new(),
         max_rounds: leasehold::limits::ROUNDS_DEFAULT,
         concurrency: 16,
         require_second_approver: false,

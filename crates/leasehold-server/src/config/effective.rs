@@ -8,6 +8,7 @@ use super::{
 use crate::webhook::Event;
 use leasehold::agent::tool::mcp::McpConfig;
 use leasehold::agent::{
+    policy::{DataClass, ToolPolicy},
     registry::{EffectBudget, Price},
     tool::{Approval, http::HttpToolConfig},
 };
@@ -173,6 +174,8 @@ pub(crate) struct Model {
     pub(crate) name: String,
     pub(crate) kind: ModelKind,
     pub(crate) price: Option<Price>,
+    /// How sensitive data may be that its provider sees.
+    pub(crate) zone: DataClass,
     pub(crate) origin: Origin,
 }
 
@@ -208,6 +211,7 @@ pub(crate) struct Agent {
     pub(crate) model: String,
     pub(crate) system: String,
     pub(crate) tools: Vec<String>,
+    pub(crate) disabled: Vec<String>,
     pub(crate) max_rounds: u32,
     pub(crate) concurrency: u32,
     pub(crate) require_second_approver: bool,
@@ -344,6 +348,7 @@ pub(crate) struct Config {
     pub(crate) agents: Vec<Agent>,
     pub(crate) http: Vec<Http>,
     pub(crate) mcp: Vec<Mcp>,
+    pub(crate) policy: ToolPolicy,
     /// None where no agent is offered it and the file does not name it.
     pub(crate) site: Option<Site>,
 }

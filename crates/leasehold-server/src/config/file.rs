@@ -3,7 +3,10 @@
 
 use crate::webhook::Event;
 use jiff::SignedDuration;
-use leasehold::agent::tool::{http::HttpToolConfig, mcp::McpConfig};
+use leasehold::agent::{
+    policy::{DataClass, Enforcement},
+    tool::{http::HttpToolConfig, mcp::McpConfig},
+};
 use serde::{Deserialize, Deserializer, de};
 use std::{collections::BTreeMap, fmt, time::Duration};
 use toml::Spanned;
@@ -72,6 +75,16 @@ pub(crate) struct File {
     pub(crate) agent: Vec<Spanned<Agent>>,
     pub(crate) tool: Tools,
     pub(crate) mcp: Vec<Spanned<McpConfig>>,
+    pub(crate) policy: Policy,
+}
+
+/// Rules over all agents.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Policy {
+    pub(crate) disabled: Vec<Spanned<String>>,
+    pub(crate) data_classes: Enforcement,
+    pub(crate) classes: BTreeMap<Spanned<String>, DataClass>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -172,6 +185,8 @@ pub(crate) struct Model {
     pub(crate) stream: Option<bool>,
     pub(crate) price: Option<Spanned<Price>>,
     pub(crate) script: Option<Spanned<String>>,
+    #[serde(default)]
+    pub(crate) zone: DataClass,
 }
 
 /// What happens to a run when nobody decides in time.
@@ -192,6 +207,8 @@ pub(crate) struct Agent {
     pub(crate) system: String,
     #[serde(default)]
     pub(crate) tools: Vec<Spanned<String>>,
+    #[serde(default)]
+    pub(crate) disabled: Vec<Spanned<String>>,
     pub(crate) max_rounds: Option<Spanned<u32>>,
     pub(crate) concurrency: Option<Spanned<u32>>,
     #[serde(default)]

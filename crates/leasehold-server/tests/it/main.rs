@@ -29,6 +29,7 @@ mod limits;
 mod locked_row;
 mod login;
 mod model_server;
+mod policy;
 mod random_kill;
 mod recovery;
 mod recovery_postgres;

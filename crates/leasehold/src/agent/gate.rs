@@ -4,7 +4,8 @@
 use super::{
     arguments,
     model::{OfferedTool, Reply, RequestedCall},
-    registry::{AgentSpec, Registry, matches},
+    policy::Denial,
+    registry::{AgentSpec, Registry},
     tool::{Approval, Arguments, Tool},
 };
 use crate::{
@@ -47,13 +48,7 @@ impl Gate<'_> {
 
     /// The tool, where it is offered.
     pub(crate) fn tool(&self, name: &str) -> Option<&Tool> {
-        self.registry.offered(self.agent, self.narrow).into_iter().find(|t| t.spec().name == name)
-    }
-
-    /// A pattern of the agent covers it, and one of the request.
-    fn is_in_reach(&self, name: &str) -> bool {
-        self.agent.tools.iter().any(|pattern| matches(pattern, name))
-            && self.narrow.is_none_or(|patterns| patterns.iter().any(|pattern| matches(pattern, name)))
+        self.registry.verdict(self.agent, self.narrow, name).ok()
     }
 
     /// Judges a whole reply; `tools_offered` is false for a plain completion, in which nothing can be called.
@@ -74,16 +69,25 @@ impl Gate<'_> {
     }
 
     fn judge_call(&self, id: CallId, asked: &RequestedCall, story: &Story) -> Gated {
-        let Some(tool) = self.tool(&asked.tool) else {
-            let offered: Vec<String> = self.offered().into_iter().map(|t| t.name).collect();
-            let effect = self.registry.tool(&asked.tool).map_or(Effect::NonIdempotentWrite, Tool::effect);
-            let named = match self.registry.withheld(&asked.tool).filter(|_| self.is_in_reach(&asked.tool)) {
-                Some(why) => format!("`{}` is not offered now: {why}", asked.tool),
-                None => format!("there is no tool `{}` here", asked.tool),
-            };
-            let why = format!("{named}; there are: {}", offered.join(", "));
-            return refuse(id, asked, effect, why);
+        let tool = match self.registry.verdict(self.agent, self.narrow, &asked.tool) {
+            Ok(tool) => tool,
+            Err(denial) => {
+                let offered: Vec<String> = self.offered().into_iter().map(|t| t.name).collect();
+                let effect = self.registry.tool(&asked.tool).map_or(Effect::NonIdempotentWrite, Tool::effect);
+                let named = match denial {
+                    // A tool that is not the agent's is no business of its model.
+                    Denial::Unknown | Denial::NotOffered | Denial::Narrowed => {
+                        format!("there is no tool `{}` here", asked.tool)
+                    }
+                    denial => format!("`{}` is not offered now ({}): {denial}", asked.tool, denial.name()),
+                };
+                let why = format!("{named}; there are: {}", offered.join(", "));
+                return refuse(id, asked, effect, why);
+            }
         };
+        if let Some(denial) = self.registry.beyond_its_zone(self.agent, &asked.tool) {
+            tracing::warn!(tool = %asked.tool, agent = %self.agent.name, "a call is let through: {denial}");
+        }
         match self.check(tool, &asked.raw_arguments) {
             Err(why) => refuse(id, asked, tool.effect(), why),
             Ok(arguments) => {

@@ -7,6 +7,7 @@ pub(crate) mod gate;
 pub mod model;
 pub mod owner;
 pub(crate) mod patience;
+pub mod policy;
 pub mod registry;
 pub mod tool;
 pub(crate) mod transcript;

@@ -2,6 +2,7 @@
 
 use super::{
     model::Model,
+    policy::{DataClass, ToolPolicy},
     tool::{Tool, ToolSpec},
 };
 use crate::run::{OnExpiry, Usage, canonical_hash};
@@ -97,6 +98,10 @@ pub struct AgentSpec {
     pub system: String,
     /// What it is offered: `source.tool`, or `source.*`.
     pub tools: Vec<String>,
+    /// Of these, the ones that are switched off: `source.tool`, or `source.*`.
+    pub disabled: Vec<String>,
+    /// How sensitive data may be that the provider of its model sees.
+    pub zone: DataClass,
     /// Model replies in one run.
     pub max_rounds: u32,
     /// Segments of this agent in one process.
@@ -126,6 +131,8 @@ impl AgentSpec {
             price: None,
             system: String::new(),
             tools: Vec::new(),
+            disabled: Vec::new(),
+            zone: DataClass::default(),
             max_rounds: crate::limits::ROUNDS_DEFAULT,
             concurrency: 16,
             second_approver: false,
@@ -206,6 +213,7 @@ pub struct Registry {
     agents: BTreeMap<String, Arc<AgentSpec>>,
     tools: BTreeMap<String, RegisteredTool>,
     withheld: BTreeMap<String, String>,
+    policy: ToolPolicy,
 }
 
 /// Where it is known which agents and tools are in force. Asked before a model is, and before each write is stamped, so that what
@@ -326,6 +334,14 @@ impl Registry {
         self.withheld.keys().map(String::as_str).filter(|name| !name.ends_with('*'))
     }
 
+    /// Rules over all agents.
+    pub fn set_policy(&mut self, policy: ToolPolicy) {
+        self.policy = policy;
+    }
+    pub(super) fn policy(&self) -> &ToolPolicy {
+        &self.policy
+    }
+
     /// Adds an agent; its tools must be there.
     ///
     /// # Errors
@@ -374,11 +390,6 @@ impl Registry {
 
     /// What the agent is offered, narrowed by a request's own patterns where it has some.
     pub fn offered(&self, agent: &AgentSpec, narrow: Option<&[String]>) -> Vec<&Tool> {
-        self.tools
-            .iter()
-            .filter(|(name, _)| agent.tools.iter().any(|p| matches(p, name)))
-            .filter(|(name, _)| narrow.is_none_or(|patterns| patterns.iter().any(|p| matches(p, name))))
-            .map(|(_, registered)| &registered.tool)
-            .collect()
+        self.tools.keys().filter_map(|name| self.verdict(agent, narrow, name).ok()).collect()
     }
 }

@@ -5,7 +5,8 @@ use super::{Executor, Interrupt, Live, card, desk::Desk, interrupt, outcome};
 use crate::{
     agent::{
         gate::Gate,
-        registry::{AgentSpec, Registry},
+        policy::Denial,
+        registry::AgentSpec,
         tool::{Arguments, Asker, ReadAnswer, ReadTool, Tool},
     },
     limits,
@@ -116,7 +117,7 @@ impl Executor {
                 .card
                 .as_ref()
                 .filter(|_| call.decided.is_some())
-                .and_then(|card| changed(card, gate.tool(&call.asked.tool), &registry));
+                .and_then(|card| changed(card, gate.registry.verdict(agent, gate.narrow, &call.asked.tool)));
             let why = match (open.is_undecided(), changed) {
                 (_, Some(changed)) => Some(Some(changed)),
                 (true, None) => {
@@ -141,9 +142,11 @@ impl Executor {
     async fn ask_input(&self, segment: &mut Segment, agent: &Arc<AgentSpec>) -> Result<bool, SegmentError> {
         let Some(turn) = segment.row().turn.clone() else { return Ok(false) };
         let registry = self.registry.now();
+        let narrow = segment.story().request.as_ref().and_then(|r| r.tools.clone());
+        let gate = Gate { registry: &registry, agent, narrow: narrow.as_deref() };
         let lacks = turn.pending().find_map(|open| {
             let call = segment.story().calls.get(&open.id).filter(|call| call.input.is_none())?;
-            let schema = registry.tool(&call.asked.tool)?.spec().input.clone()?;
+            let schema = gate.tool(&call.asked.tool)?.spec().input.clone()?;
             Some((call.asked.clone(), call.arguments(), schema))
         });
         let Some((call, arguments, schema)) = lacks else { return Ok(false) };
@@ -174,11 +177,16 @@ impl Executor {
     }
 }
 
+/// Says that a tool is not offered any more, and why.
+pub(super) fn not_offered(tool: &str, denial: &Denial) -> String {
+    format!("`{tool}` is not offered any more ({}): {denial}", denial.name())
+}
+
 /// In what the tool differs from the one on the card.
-pub(super) fn changed(card: &CardCall, tool: Option<&Tool>, registry: &Registry) -> Option<String> {
-    let Some(tool) = tool else {
-        let why = registry.withheld(&card.tool.name).map(|why| format!(": {why}")).unwrap_or_default();
-        return Some(format!("`{}` is not offered any more{why}", card.tool.name));
+pub(super) fn changed(card: &CardCall, tool: Result<&Tool, Denial>) -> Option<String> {
+    let tool = match tool {
+        Ok(tool) => tool,
+        Err(denial) => return Some(not_offered(&card.tool.name, &denial)),
     };
     let (was, is) = (&card.tool, tool.identity());
     let mut differences = Vec::new();

@@ -1,7 +1,13 @@
 //! A write, in the one order there is: gate, stamp, trust window, entry with the permit, outcome. And what a segment does first
 //! when it finds a fence that another one left.
 
-use super::{Executor, Interrupt, Live, calls::changed, card, desk::Desk, interrupt, outcome};
+use super::{
+    Executor, Interrupt, Live,
+    calls::{changed, not_offered},
+    card,
+    desk::Desk,
+    interrupt, outcome,
+};
 use crate::{
     agent::{
         gate::Gate,
@@ -50,16 +56,18 @@ impl Executor {
         }
         let registry = self.registry.now();
         let gate = Gate { registry: &registry, agent, narrow: narrow.as_deref() };
-        let tool = match gate.tool(&asked.asked.tool) {
-            Some(Tool::Write(..)) if !asked.asked.effect.is_write() => {
+        let tool = match registry.verdict(agent, narrow.as_deref(), &asked.asked.tool) {
+            Ok(Tool::Write(..)) if !asked.asked.effect.is_write() => {
                 let why = format!("`{}` was asked for as a read and is a write now; nothing was done", asked.asked.tool);
                 return refuse(segment, &asked, why, before).await;
             }
-            Some(tool @ Tool::Write(..)) => tool.clone(),
-            _ => {
-                // Declared otherwise now, or gone: refused before it happens.
-                let because = registry.withheld(&asked.asked.tool).map(|why| format!(" ({why})")).unwrap_or_default();
-                let why = format!("`{}` is not offered as a write any more{because}; nothing was done", asked.asked.tool);
+            Ok(tool @ Tool::Write(..)) => tool.clone(),
+            Ok(_) => {
+                let why = format!("`{}` is not offered as a write any more; nothing was done", asked.asked.tool);
+                return refuse(segment, &asked, why, before).await;
+            }
+            Err(denial) => {
+                let why = format!("{}; nothing was done", not_offered(&asked.asked.tool, &denial));
                 return refuse(segment, &asked, why, before).await;
             }
         };
@@ -85,7 +93,7 @@ impl Executor {
             return self.ask_again(segment, agent, &asked, why, before).await;
         }
         if let Some(shown) = &asked.card {
-            if let Some(difference) = changed(shown, Some(&tool), &registry) {
+            if let Some(difference) = changed(shown, Ok(&tool)) {
                 return self.ask_again(segment, agent, &asked, difference, before).await;
             }
             if let Some(difference) = precondition_moved(&tool, shown, &arguments).await {
@@ -296,7 +304,14 @@ impl Executor {
         }
         let arguments = segment.story().calls.get(&id).map(StoryCall::arguments).unwrap_or_default();
         let refreshed = self.refresh().await;
-        let tool = self.registry.now().tool(&fence.tool).cloned();
+        let registry = self.registry.now();
+        let tool = registry.tool(&fence.tool).cloned();
+        let narrow = segment.story().request.as_ref().and_then(|r| r.tools.clone());
+        // A repeat is a call.
+        let denied = registry.agent(&segment.row().agent).and_then(|agent| {
+            let denial = registry.verdict(agent, narrow.as_deref(), &fence.tool).err()?;
+            Some(format!("{}, and an earlier call of it is unsettled", not_offered(&fence.tool, &denial)))
+        });
         let write = match &tool {
             Some(Tool::Write(write, _)) => Some(Arc::clone(write)),
             _ => None,
@@ -307,7 +322,7 @@ impl Executor {
             if cancelled {
                 return segment.commit(vec![Act::Settle]).await;
             }
-            if let Err(why) = refreshed {
+            if let Some(why) = refreshed.err().or(denied) {
                 return segment.commit(vec![Act::Retry { why, not_before: None }]).await;
             }
             let (Some(write), Some(tool)) = (write, tool) else {
@@ -344,6 +359,11 @@ impl Executor {
                 segment.record(vec![Recorded::Outcome(known)]).await
             }
             Verified::Absent if absent_is_not_applied && !cancelled => {
+                if let Some(why) = refreshed.err().or(denied) {
+                    return segment
+                        .commit(vec![Act::Doubt { why: format!("asked, and absent as of {asked_at}; {why}") }])
+                        .await;
+                }
                 let Some(tool) = tool else { return Ok(()) };
                 let permit = segment.refence(self.stamp_of(&id, &tool), true).await?;
                 self.enter(segment, write, permit, arguments).await
