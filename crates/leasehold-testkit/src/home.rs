@@ -4,7 +4,7 @@
 use crate::{far_side::FarSide, postgres::Database};
 use leasehold::{
     clock::SystemClock,
-    run::{Entry, RunId, Snapshot},
+    run::{Claimer, Entry, RunId, Snapshot},
     store::{Store, postgres::PostgresStore, sqlite::SqliteStore},
 };
 use serde_json::Value;
@@ -51,6 +51,26 @@ fn check<T, E: std::fmt::Display>(what: &str, result: Result<T, E>) -> T {
 }
 
 impl Home {
+    /// SIGSTOP to the process that holds this run, at a moment in which it does not hold an embedded store's file: right after it
+    /// has renewed its lease.
+    ///
+    /// # Panics
+    /// It holds the file each time, or no lease.
+    pub async fn pause(&self, id: RunId, process: &Running) {
+        let store = self.store().await;
+        for _ in 0..20 {
+            let lease = self.row(id).await.lease;
+            assert!(lease.is_some(), "nobody holds the run");
+            self.until(id, "renewed", |row| row.lease != lease).await;
+            process.signal("STOP");
+            if store.announce("a test", Duration::from_secs(1), &Claimer::default()).await.is_ok() {
+                return;
+            }
+            process.signal("CONT");
+        }
+        panic!("it could not be stopped without holding the store's file");
+    }
+
     /// With the built command; a test gives `env!("CARGO_BIN_EXE_leasehold")`.
     ///
     /// # Panics

@@ -110,9 +110,7 @@ async fn an_answer_that_came_while_its_process_stood_still_is_heard_when_it_goes
         }
         let paused = worker(&home);
         far.wait_for(6).await;
-        let renewed = home.row(ids[0]).await.lease;
-        home.until(ids[0], "renewed", |row| row.lease != renewed).await;
-        paused.signal("STOP");
+        home.pause(ids[0], &paused).await;
         far.release();
         let _other = worker(&home);
         let mut limit = jiff::Timestamp::MIN;

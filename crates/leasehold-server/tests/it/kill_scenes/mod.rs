@@ -3,12 +3,11 @@
 
 #![allow(clippy::expect_used, reason = "helpers of a test fail by panicking")]
 
-use leasehold::run::{Claimer, Outcome, Reason, RunId, Snapshot, State, Story, Via};
+use leasehold::run::{Outcome, Reason, RunId, Snapshot, State, Story, Via};
 use leasehold_testkit::{
     far_side::{Arrived, FarSide, Then},
-    home::{APPEND_ONCE, Home, Ledger, Ran, Running},
+    home::{APPEND_ONCE, Home, Ledger, Ran},
 };
-use std::time::Duration;
 
 const EFFECTS: [&str; 2] = ["idempotent_write", "non_idempotent_write"];
 
@@ -239,21 +238,6 @@ async fn an_interactive_run_that_is_killed_in_its_tool_is_abandoned_with_the_wri
 /// So that a process which is to be stopped writes nothing but renewals.
 const ONLY_RENEWS: [(&str, &str); 1] = [("LEASEHOLD_LEASE_SWEEP_INTERVAL", "1h")];
 
-/// SIGSTOP, at a moment in which the process does not hold an embedded store's file: right after it has renewed its lease.
-async fn stopped(home: &Home, id: RunId, process: &Running) {
-    let store = home.store().await;
-    for _ in 0..20 {
-        let end = home.row(id).await.lease.expect("held").expires_at;
-        home.until(id, "renewed", |row| row.lease.as_ref().is_some_and(|lease| lease.expires_at != end)).await;
-        process.signal("STOP");
-        if store.announce("a test", Duration::from_secs(1), &Claimer::default()).await.is_ok() {
-            return;
-        }
-        process.signal("CONT");
-    }
-    panic!("it could not be stopped without holding the store's file");
-}
-
 /// How a process that executes is started.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum By {
@@ -284,7 +268,7 @@ async fn slept(by: By) -> (Ran, Snapshot) {
     let mut sleeper = home.start_heard(&arguments, &ONLY_RENEWS, Some("after_return"));
     sleeper.stopped().await;
     let id: RunId = far.arrived()[0].header("leasehold-run").parse().expect("a run id");
-    stopped(&home, id, &sleeper).await;
+    home.pause(id, &sleeper).await;
     while home.row(id).await.state.is_held() {
         assert_eq!(home.run(&["reap"]).await.code(), 0);
     }
@@ -329,7 +313,7 @@ async fn a_worker_that_is_asked_to_end_and_lost_its_lease_in_the_tool_ends_with_
     let id = home.enqueue().await;
     let mut worker = home.start_heard(&["worker"], &ONLY_RENEWS, Some("after_return"));
     worker.stopped().await;
-    stopped(&home, id, &worker).await;
+    home.pause(id, &worker).await;
     while home.row(id).await.state.is_held() {
         assert_eq!(home.run(&["reap"]).await.code(), 0);
     }

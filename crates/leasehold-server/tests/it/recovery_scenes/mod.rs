@@ -406,10 +406,7 @@ async fn wakes_after_the_end(reached: bool) -> (Stage, RunId) {
     let id = home.enqueue().await;
     let mut paused = home.start(&["worker"], Some("after_return"));
     paused.stopped().await;
-    // Right after a renewal it holds no lock of the store.
-    let renewed = home.row(id).await.lease;
-    home.until(id, "renewed", |row| row.lease != renewed).await;
-    paused.signal("STOP");
+    home.pause(id, &paused).await;
     let reaping = Reaping::start(home);
     let doubted = home.until(id, "in doubt", |row| row.state == State::Dead).await;
     drop(reaping);
