@@ -3,16 +3,17 @@
 
 use super::context::env;
 use crate::{
-    config::{Config, ConfigError, Model, ModelKind, Origin},
+    config::{Config, ConfigError, Model, ModelKind, Origin, models::in_turn},
     terminal,
 };
 use leasehold::agent::{
     model::{
         Model as AgentModel,
+        limited::{Limited, ModelLimits},
         provider::{ProviderConfig, ProviderModel},
         scripted::ScriptedModel,
     },
-    registry::{AgentSpec, Registry, RegistryError},
+    registry::{AgentSpec, Fallback, Registry, RegistryError},
     tool::{
         Approval, Tool,
         http::HttpTool,
@@ -86,6 +87,10 @@ pub(crate) fn executable(config: &Config, to: Use) -> Result<Executable, ConfigE
     for model in &config.models {
         match build(model, to) {
             Ok(ready) => {
+                let ready: Arc<dyn AgentModel> = match model.limits {
+                    limits if limits == ModelLimits::default() => ready,
+                    limits => Arc::new(Limited::new(ready, limits)),
+                };
                 models.insert(model.name.clone(), Ok(ready.name().to_owned()));
                 built.insert(&model.name, ready);
             }
@@ -97,13 +102,18 @@ pub(crate) fn executable(config: &Config, to: Use) -> Result<Executable, ConfigE
     let mut missing_agents = BTreeMap::new();
     for agent in &config.agents {
         let lost = missing_tools.iter().find(|(name, _)| agent.tools.iter().any(|pattern| offers(pattern, name)));
-        let why = match (built.get(agent.model.as_str()), models.get(&agent.model), lost) {
+        // Its fallbacks too: an agent that only seems to have them is found out on the day they are needed.
+        let turn = in_turn(&config.models, &agent.model);
+        let unset = turn.iter().find_map(|model| models.get(&model.name)?.as_ref().err());
+        let mut asked = turn.iter().filter_map(|m| built.get(m.name.as_str()).map(|model| (model.clone(), m.price)));
+        let why = match (asked.next(), unset, lost) {
+            (_, Some(why), _) => why.clone(),
             (Some(_), _, Some((_, why))) => why.clone(),
-            (None, Some(Err(why)), _) => why.clone(),
             (None, ..) => format!("there is no model `{}`", agent.model),
-            (Some(model), ..) => {
+            (Some((model, price)), ..) => {
                 let spec = AgentSpec {
-                    price: config.models.iter().find(|m| m.name == agent.model).and_then(|m| m.price),
+                    price,
+                    fallbacks: asked.map(|(model, price)| Fallback { model, price }).collect(),
                     max_rounds: agent.max_rounds,
                     concurrency: usize::try_from(agent.concurrency).unwrap_or(usize::MAX),
                     second_approver: agent.require_second_approver,

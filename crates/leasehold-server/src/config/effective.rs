@@ -7,6 +7,7 @@ use super::{
 };
 use crate::webhook::Event;
 use leasehold::agent::{
+    model::limited::ModelLimits,
     registry::{EffectBudget, Price},
     tool::{Approval, http::HttpToolConfig},
 };
@@ -172,6 +173,9 @@ pub(crate) struct Model {
     pub(crate) name: String,
     pub(crate) kind: ModelKind,
     pub(crate) price: Option<Price>,
+    /// As written: names of models that are asked when it fails.
+    pub(crate) fallback: Vec<String>,
+    pub(crate) limits: ModelLimits,
     pub(crate) origin: Origin,
 }
 

@@ -9,6 +9,7 @@ mod check;
 mod diagnostic;
 pub(crate) mod effective;
 pub(crate) mod file;
+pub(crate) mod models;
 pub(crate) mod server;
 #[cfg(test)]
 mod tests;
