@@ -8,6 +8,7 @@ use leasehold::{
         Message, Model as _, ModelError, ModelErrorClass, ModelRequest, OfferedTool, Reply,
         provider::{ProviderConfig, ProviderModel, needs_base_url, providers},
     },
+    limits,
     run::RunId,
 };
 use leasehold_testkit::recorded::{Recorded, Why, Wire, answer, http};
@@ -43,7 +44,10 @@ async fn ask(wire: Wire, stream: bool, bytes: Vec<u8>) -> Result<Reply, ModelErr
 
 async fn class(wire: Wire, stream: bool, bytes: Vec<u8>) -> ModelErrorClass {
     match ask(wire, stream, bytes.clone()).await {
-        Ok(reply) => panic!("{wire:?}, stream {stream}: {}\nis taken for {reply:?}", String::from_utf8_lossy(&bytes)),
+        Ok(reply) => {
+            let said: String = String::from_utf8_lossy(&bytes).chars().take(4_000).collect();
+            panic!("{wire:?}, stream {stream}: {said}\nis taken for a reply of {} calls", reply.calls.len())
+        }
         Err(error) => error.class,
     }
 }
@@ -223,4 +227,15 @@ async fn every_provider_is_asked_at_its_path_with_its_key_for_the_model_as_it_is
         let without_an_address = ProviderConfig { api_key: Some("k".into()), ..ProviderConfig::new("default", provider, "m") };
         assert_eq!(ProviderModel::new(without_an_address).is_err(), needs_base_url(provider), "{provider}");
     }
+}
+
+#[tokio::test]
+async fn a_reply_that_does_not_stop_is_given_up_at_its_limit() {
+    let reply = |text: usize| Wire::OpenAi.frames(&"x".repeat(text), &[], Some(Why::Done));
+    let bytes = |frames: &[String]| frames.iter().map(|frame| frame.len() - "data: \n\n".len()).sum::<usize>();
+    let most = limits::MODEL_REPLY_BYTES_MAX - bytes(&reply(2)) + 2;
+    assert_eq!(bytes(&reply(most)), limits::MODEL_REPLY_BYTES_MAX);
+    let whole = ask(Wire::OpenAi, true, Wire::OpenAi.stream(&reply(most))).await.unwrap();
+    assert_eq!(whole.text.len(), most);
+    assert_eq!(class(Wire::OpenAi, true, Wire::OpenAi.stream(&reply(most + 1))).await, ModelErrorClass::Server);
 }

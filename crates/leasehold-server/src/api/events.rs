@@ -114,8 +114,8 @@ fn numbered(name: &str, number: Option<u64>) -> Result<Option<u64>, Problem> {
 ///
 /// A stream has an event for each entry, named after its kind, whose id is its sequence, and begins behind `Last-Event-ID`. It stays
 /// open while the run waits and ends when it has settled or is dead. Between entries come events named `text` without an id: pieces of
-/// a reply that a model of this very process is writing; they may be missing. Where a settled run has nothing after that id,
-/// the answer is 204.
+/// a reply that a model of this very process is writing; they may be missing. One named `discarded` says that the pieces before it
+/// are no part of the reply. Where a settled run has nothing after that id, the answer is 204.
 #[utoipa::path(get, path = "/runs/{id}/events", tag = "runs",
     params(("id" = String, Path, description = "The run", format = Uuid), EventsQuery,
         ("Last-Event-ID" = Option<u64>, Header, nullable = false, description = "The last entry that the client has")),

@@ -35,7 +35,8 @@ pub(crate) async fn ask(agent: &AgentSpec, request: &ModelRequest) -> Result<Ans
         let next = models.get(at + 1).filter(|_| error.class.falls_back());
         failed.push((model.name(), error.clone()));
         let Some((next, _)) = next else { break };
-        tracing::warn!(run = %request.run, model = model.name(), next = next.name(), %error, "a model failed, and the next is asked");
+        // Without its text, which may repeat the conversation.
+        tracing::warn!(run = %request.run, model = model.name(), class = %error.class, next = next.name(), "a model failed, and the next is asked");
         request.tell(Piece::Discarded(format!("{} failed ({}); {} is asked", model.name(), error.class, next.name())));
     }
     Err(together(failed))

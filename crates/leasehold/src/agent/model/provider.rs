@@ -14,7 +14,7 @@ use super::{
     Model, ModelError, ModelErrorClass, ModelRequest, Piece, Reply, RequestedCall,
     wire_name::{WireCollision, WireNames},
 };
-use crate::run::Usage;
+use crate::{limits, run::Usage};
 use async_trait::async_trait;
 use error::Faults;
 use frames::{Frames, Protocol, Turn, blocked};
@@ -263,6 +263,7 @@ impl ProviderModel {
     async fn streamed(&self, chat: ChatRequest, request: &ModelRequest) -> Result<Turn, ModelError> {
         let frames = Arc::new(Mutex::new(Frames::new(self.protocol)));
         let seen = frames.clone();
+        let too_long = || frames.lock().unwrap_or_else(PoisonError::into_inner).is_too_long();
         let options = self
             .options()
             // The library allocates up to the index a frame names; ours come from the frames.
@@ -274,6 +275,10 @@ impl ProviderModel {
         let mut text = String::new();
         let mut end = Ok(None);
         while let Some(event) = stream.next().await {
+            if too_long() {
+                let why = format!("the reply is longer than {} bytes", limits::MODEL_REPLY_BYTES_MAX);
+                return Err(self.faults.of(ModelErrorClass::Server, why));
+            }
             match event {
                 Ok(ChatStreamEvent::Chunk(chunk)) => {
                     text.push_str(&chunk.content);

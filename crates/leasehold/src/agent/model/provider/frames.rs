@@ -6,7 +6,7 @@
 //! already whole. A delta that belongs to nothing, or to one of several open calls, fails the turn.
 
 use super::{super::RequestedCall, transcript::Thoughts};
-use crate::{agent::model::ModelErrorClass, run::Usage};
+use crate::{agent::model::ModelErrorClass, limits, run::Usage};
 use genai::chat::StopReason;
 use serde_json::Value;
 
@@ -47,6 +47,7 @@ type Failed = (ModelErrorClass, &'static str);
 pub(super) struct Frames {
     protocol: Protocol,
     frames: usize,
+    bytes: usize,
     has_choice: bool,
     slots: Vec<Slot>,
     stop: Option<String>,
@@ -85,7 +86,16 @@ impl Frames {
         self.frames == 0
     }
 
+    /// More came than a reply may have.
+    pub(super) fn is_too_long(&self) -> bool {
+        self.bytes > limits::MODEL_REPLY_BYTES_MAX
+    }
+
     pub(super) fn push(&mut self, data: &str) {
+        self.bytes = self.bytes.saturating_add(data.len());
+        if self.is_too_long() {
+            return;
+        }
         if self.protocol == Protocol::Ollama {
             // Several lines may come together.
             data.lines().for_each(|line| self.push_frame(line));
