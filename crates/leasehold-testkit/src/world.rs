@@ -3,7 +3,7 @@
 
 use async_trait::async_trait;
 use leasehold::{
-    Decided, Decision, Execution, Runtime, RuntimeConfig, StartRun,
+    Decided, Decision, Execution, Live, Runtime, RuntimeConfig, StartRun,
     agent::{
         model::{Message, Model, ModelError, ModelRequest, Reply, scripted::ScriptedModel},
         owner::Owners,
@@ -303,6 +303,7 @@ pub struct WorldBuilder {
     probe: Option<Arc<dyn Probe>>,
     keyring: Option<Arc<Keyring>>,
     owners: Option<Arc<dyn Owners>>,
+    live: Option<tokio::sync::mpsc::UnboundedSender<Live>>,
     agent: Box<dyn FnOnce(AgentSpec) -> AgentSpec + Send>,
 }
 
@@ -323,6 +324,7 @@ impl World {
             probe: None,
             keyring: None,
             owners: None,
+            live: None,
             agent: Box::new(|agent| agent),
         }
     }
@@ -494,6 +496,11 @@ impl WorldBuilder {
         self.owners = Some(owners);
         self
     }
+    /// Watched.
+    pub fn live(mut self, watcher: tokio::sync::mpsc::UnboundedSender<Live>) -> Self {
+        self.live = Some(watcher);
+        self
+    }
     /// With a probe.
     pub fn probe(mut self, probe: Arc<dyn Probe>) -> Self {
         self.probe = Some(probe);
@@ -534,7 +541,7 @@ impl WorldBuilder {
             policy: self.policy,
             process: self.process,
             probe: self.probe,
-            live: None,
+            live: self.live,
         });
         match runtime {
             Ok(runtime) => World { runtime, store, clock: self.clock, model },

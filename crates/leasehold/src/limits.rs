@@ -92,6 +92,13 @@ pub const WIRE_NAME_BYTES_MAX: usize = 64;
 pub const ROUNDS_DEFAULT: u32 = 20;
 /// Attempts at one model call in place, for a run that a caller waits for.
 pub const MODEL_ATTEMPTS_IN_PLACE: usize = 3;
+/// Longest wait for a place at a model whose limits are used up; then its fallback is asked, and where there is none the run is
+/// looked at again, and waits anew under its lease.
+pub const MODEL_WAIT_MAX: Duration = Duration::from_secs(60);
+/// Bytes of a reply in pieces, as its provider writes them; more: the reply is none, and no more of it is read.
+pub const MODEL_REPLY_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Models that one reply may be asked of, the agent's own and its fallbacks; more: refused in the configuration.
+pub const MODELS_IN_TURN_MAX: usize = 8;
 /// Leases for which whoever ends a process waits until the store has taken what its tools answered too late: one until the lost
 /// lease has ended on the store's clock too, one in which no sweep ends any (after an outage), one in hand. Beyond: it ends, and says
 /// what is not on record.

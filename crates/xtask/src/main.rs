@@ -1,10 +1,12 @@
 //! The proofs as one command.
 //!
 //! `cargo xtask proof [--short]` runs all of them and prints a table; `model`, `simulate [from..to]`, `crash-points`, `walk`,
-//! `chaos [seconds]` and `mutants [name]` run one; `mutate` is mutation testing of the core by a general tool. What `docs/testing.md` says was printed here.
+//! `chaos [seconds]` and `mutants [name]` run one; `mutate` is mutation testing of the core by a general tool; `real-model` lets a small
+//! model drive a run. What `docs/testing.md` says was printed here.
 
 mod mutants;
 mod mutate;
+mod real_model;
 mod tests;
 
 use anyhow::{Context as _, bail};
@@ -42,12 +44,13 @@ fn main() -> anyhow::Result<()> {
         ["walk"] => print(&[tests::walk(if short { 6_000 } else { 60_000 })?]),
         ["chaos"] => print(&[tests::chaos(if short { 60 } else { 1_800 })?]),
         ["chaos", seconds] => print(&[tests::chaos(seconds.parse()?)?]),
+        ["real-model"] => print(&[real_model::run()?]),
         ["mutants"] => mutants::run(None),
         ["mutants", only] => mutants::run(Some(only)),
         ["mutate"] => mutate::run(&[]),
         ["mutate", only @ ..] => mutate::run(&only.iter().flat_map(|file| ["--file", file]).collect::<Vec<_>>()),
         _ => bail!(
-            "proof | model | simulate [from..to] | crash-points | walk | chaos [seconds] | mutants [name] | mutate [files], each with --short"
+            "proof | model | simulate [from..to] | crash-points | walk | chaos [seconds] | mutants [name] | mutate [files], each with --short; real-model"
         ),
     }
 }

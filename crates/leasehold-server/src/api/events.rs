@@ -7,7 +7,7 @@ use super::{
     extract::{Query, RunPath, Wants, words},
     hinted, limits,
     listen::Connection,
-    live,
+    live::{self, Said},
     problem::Problem,
     rests,
 };
@@ -114,8 +114,8 @@ fn numbered(name: &str, number: Option<u64>) -> Result<Option<u64>, Problem> {
 ///
 /// A stream has an event for each entry, named after its kind, whose id is its sequence, and begins behind `Last-Event-ID`. It stays
 /// open while the run waits and ends when it has settled or is dead. Between entries come events named `text` without an id: pieces of
-/// a reply that a model of this very process is writing; they may be missing. Where a settled run has nothing after that id,
-/// the answer is 204.
+/// a reply that a model of this very process is writing; they may be missing. One named `discarded` says that the pieces before it
+/// are no part of the reply. Where a settled run has nothing after that id, the answer is 204.
 #[utoipa::path(get, path = "/runs/{id}/events", tag = "runs",
     params(("id" = String, Path, description = "The run", format = Uuid), EventsQuery,
         ("Last-Event-ID" = Option<u64>, Header, nullable = false, description = "The last entry that the client has")),
@@ -206,8 +206,11 @@ impl Framed {
         let bytes = u32::try_from(text.len().min(limits::STREAM_BYTES)).map_err(|_| Gone)?;
         Ok(Self { sent: event.data(text), bytes })
     }
-    fn text(text: &str) -> Result<Self, Gone> {
-        Self::new(Sent::default().event("text"), &json!({ "text": text }))
+    fn piece(said: &Said) -> Result<Self, Gone> {
+        match said {
+            Said::Text(text) => Self::new(Sent::default().event("text"), &json!({ "text": text })),
+            Said::Discarded(why) => Self::new(Sent::default().event("discarded"), &json!({ "why": why })),
+        }
     }
 }
 
@@ -321,14 +324,14 @@ impl Feed {
 
     /// Tells of these entries, with the pieces of the last reply before it. Where the reader leaves no room for one, the room that
     /// it needs.
-    fn told(&mut self, row: &Snapshot, entries: Vec<Entry>, texts: &mut Vec<Arc<str>>) -> Result<Option<u32>, Gone> {
+    fn told(&mut self, row: &Snapshot, entries: Vec<Entry>, texts: &mut Vec<Said>) -> Result<Option<u32>, Gone> {
         let is_last = entries.last().is_some_and(|last| last.sequence + 1 >= row.sequence);
         let reply = entries.iter().rposition(|entry| matches!(entry.body, EntryBody::ModelReply(_)));
         for (index, entry) in entries.into_iter().enumerate() {
             if is_last && Some(index) == reply {
                 for text in texts.drain(..) {
                     // A hint: where there is no room it is left out.
-                    self.offer(Framed::text(&text)?)?;
+                    self.offer(Framed::piece(&text)?)?;
                 }
             }
             let event = Sent::default().id(entry.sequence.to_string()).event(entry.body.kind());
@@ -345,8 +348,8 @@ impl Feed {
     }
 
     /// A piece of a reply.
-    async fn say(&self, text: &str) -> Result<(), Gone> {
-        self.send(Framed::text(text)?).await
+    async fn say(&self, said: &Said) -> Result<(), Gone> {
+        self.send(Framed::piece(said)?).await
     }
 
     /// Sends it where there is room, and gives it back where there is none.
@@ -442,7 +445,7 @@ mod tests {
         assert!(feed.has_room(1).now_or_never().is_some() && taken(&feed, limits::STREAM_BYTES - 1));
         while reader.try_recv().is_ok() {}
         // One that is longer than all has all for itself.
-        let Ok(long) = Framed::text(&"x".repeat(limits::STREAM_BYTES * 2)) else { panic!("it is text") };
+        let Ok(long) = Framed::piece(&Said::Text("x".repeat(limits::STREAM_BYTES * 2).into())) else { panic!("it is text") };
         assert!(feed.offer(long).is_ok_and(|left| left.is_none()) && !taken(&feed, 1));
         drop(reader.recv().await.unwrap());
         for _ in 0..limits::STREAM_BUFFER {

@@ -10,8 +10,17 @@ use std::{
 };
 use tokio::sync::{broadcast, mpsc::UnboundedReceiver};
 
-/// A piece of text of a run.
-pub(crate) type Piece = (RunId, Arc<str>);
+/// What a model of this process says of a run's next reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// More of its text.
+    Text(Arc<str>),
+    /// The text before this is no part of it, and why.
+    Discarded(Arc<str>),
+}
+
+/// Something that is said of a run.
+pub(crate) type Piece = (RunId, Said);
 
 /// Hands pieces to every stream.
 pub(crate) struct Texts {
@@ -35,10 +44,13 @@ impl Texts {
     }
 
     fn say(&self, said: Live) {
-        if let Live::Text(run, text) = said {
-            // Nobody may be watching.
-            self.streams.send((run, text.into())).ok();
-        }
+        let piece = match said {
+            Live::Text(run, text) => (run, Said::Text(text.into())),
+            Live::Discarded(run, why) => (run, Said::Discarded(why.into())),
+            Live::Model(_) | Live::Tool(..) => return,
+        };
+        // Nobody may be watching.
+        self.streams.send(piece).ok();
     }
 
     /// Hands on what is said, for as long as somebody may say something.
@@ -60,10 +72,10 @@ impl Texts {
 }
 
 /// The next piece of this run. Pieces that were missed are left out.
-pub(super) async fn next(pieces: &mut broadcast::Receiver<Piece>, id: RunId) -> Arc<str> {
+pub(super) async fn next(pieces: &mut broadcast::Receiver<Piece>, id: RunId) -> Said {
     loop {
         match pieces.recv().await {
-            Ok((run, text)) if run == id => return text,
+            Ok((run, said)) if run == id => return said,
             Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
             Err(broadcast::error::RecvError::Closed) => return std::future::pending().await,
         }
@@ -71,11 +83,11 @@ pub(super) async fn next(pieces: &mut broadcast::Receiver<Piece>, id: RunId) -> 
 }
 
 /// What is there now of this run.
-pub(super) fn waiting(pieces: &mut broadcast::Receiver<Piece>, id: RunId) -> Vec<Arc<str>> {
+pub(super) fn waiting(pieces: &mut broadcast::Receiver<Piece>, id: RunId) -> Vec<Said> {
     let mut all = Vec::new();
     loop {
         match pieces.try_recv() {
-            Ok((run, text)) if run == id => all.push(text),
+            Ok((run, said)) if run == id => all.push(said),
             Ok(_) | Err(broadcast::error::TryRecvError::Lagged(_)) => {}
             Err(_) => return all,
         }

@@ -10,12 +10,12 @@ use crate::{
     terminal::{self, Look, Screen, span},
 };
 use leasehold::{
-    agent::registry::EffectLimit,
     agent::tool::{
         Approval,
         http::{self, Absent, BodyKind, ConfiguredEffect, HeaderSource},
         mcp::ErrorOutcome,
     },
+    agent::{model::limited::ModelLimits, registry::EffectLimit},
     run::{Effect, OnExpiry},
 };
 use serde_json::{Map, Value, json};
@@ -203,6 +203,12 @@ fn model(model: &crate::config::Model) -> Section {
             "US dollars per million tokens",
         ));
     }
+    if !model.fallback.is_empty() {
+        lines.push(line("fallback", model.fallback.clone(), origin));
+    }
+    let ModelLimits { max_concurrency, requests_per_minute } = model.limits;
+    lines.extend(max_concurrency.map(|n| line("max_concurrency", n.get(), origin)));
+    lines.extend(requests_per_minute.map(|n| line("requests_per_minute", n.get(), origin)));
     Section { name: "model", many: true, lines }
 }
 

@@ -3,17 +3,18 @@
 
 use super::context::env;
 use crate::{
-    config::{Config, ConfigError, Model, ModelKind, Origin},
+    config::{Config, ConfigError, Model, ModelKind, Origin, models::in_turn},
     mcp::{Offer, Offers},
     terminal,
 };
 use leasehold::agent::{
     model::{
         Model as AgentModel,
+        limited::{Limited, ModelLimits},
         provider::{ProviderConfig, ProviderModel},
         scripted::ScriptedModel,
     },
-    registry::{AgentSpec, Registry, RegistryError},
+    registry::{AgentSpec, Fallback, Registry, RegistryError},
     tool::{
         Approval, Tool,
         http::HttpTool,
@@ -91,6 +92,10 @@ pub(crate) fn executable(config: &Config, to: Use, mcp: Offers) -> Result<Execut
     for model in &config.models {
         match build(model, to) {
             Ok(ready) => {
+                let ready: Arc<dyn AgentModel> = match model.limits {
+                    limits if limits == ModelLimits::default() => ready,
+                    limits => Arc::new(Limited::new(ready, limits)),
+                };
                 models.insert(model.name.clone(), Ok(ready.name().to_owned()));
                 built.insert(&model.name, ready);
             }
@@ -102,15 +107,21 @@ pub(crate) fn executable(config: &Config, to: Use, mcp: Offers) -> Result<Execut
     let mut missing_agents = BTreeMap::new();
     for agent in &config.agents {
         let lost = missing_tools.iter().find(|(name, _)| agent.tools.iter().any(|pattern| offers(pattern, name)));
-        let why = match (built.get(agent.model.as_str()), models.get(&agent.model), lost) {
+        // Its fallbacks too: an agent that only seems to have them is found out on the day they are needed.
+        let turn = in_turn(&config.models, &agent.model);
+        let unset = turn.iter().find_map(|model| models.get(&model.name)?.as_ref().err());
+        let mut asked = turn.iter().filter_map(|m| built.get(m.name.as_str()).map(|model| (model.clone(), m.price)));
+        let why = match (asked.next(), unset, lost) {
+            (_, Some(why), _) => why.clone(),
             (Some(_), _, Some((_, why))) => why.clone(),
-            (None, Some(Err(why)), _) => why.clone(),
             (None, ..) => format!("there is no model `{}`", agent.model),
-            (Some(model), ..) => {
+            (Some((model, price)), ..) => {
                 let spec = AgentSpec {
                     disabled: agent.disabled.clone(),
-                    zone: config.models.iter().find(|m| m.name == agent.model).map(|m| m.zone).unwrap_or_default(),
-                    price: config.models.iter().find(|m| m.name == agent.model).and_then(|m| m.price),
+                    // What a fallback's provider may not see, the first one's may not either: it may be sent on.
+                    zone: turn.iter().map(|model| model.zone).min().unwrap_or_default(),
+                    price,
+                    fallbacks: asked.map(|(model, price)| Fallback { model, price }).collect(),
                     max_rounds: agent.max_rounds,
                     concurrency: usize::try_from(agent.concurrency).unwrap_or(usize::MAX),
                     second_approver: agent.require_second_approver,
@@ -242,6 +253,7 @@ pub(crate) fn make_directory(file: &Path) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use leasehold::agent::policy::DataClass;
 
     #[test]
     fn every_limit_of_an_agent_reaches_what_executes_it() {
@@ -270,5 +282,22 @@ effect_budgets = [{ tool = "site.create_page", max_writes = 2, window = "1h" }]
         assert_eq!((agent.max_tokens, agent.max_cost_nano_usd), (Some(9), Some(500_000_000)));
         assert_eq!(agent.effect_budgets, config.agents[0].limits.effect_budgets);
         assert_eq!(agent.effect_budgets.len(), 1);
+    }
+
+    #[test]
+    fn an_agent_may_see_what_the_least_trusted_of_its_models_may() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("leasehold.toml");
+        let model = |name: &str, more: &str| {
+            format!("[[model]]\nname = '{name}'\nprovider = 'openai'\nmodel = 'x'\napi_key_env = 'K'\n{more}\n")
+        };
+        let placed = "zone = 'confidential'";
+        let text = model("m", &format!("{placed}\nfallback = ['n']")) + &model("n", "") + &model("o", placed);
+        let agents = "[[agent]]\nname = 'a'\nmodel = 'm'\n[[agent]]\nname = 'b'\nmodel = 'o'\n";
+        std::fs::write(&file, text + agents).unwrap();
+        let config = crate::config::load(Some(&file), &|_| None).unwrap();
+        let ready = executable(&config, Use::Declare, Offers::new()).unwrap();
+        let zone = |agent: &str| ready.registry.agent(agent).unwrap().zone;
+        assert_eq!((zone("a"), zone("b")), (DataClass::Public, DataClass::Confidential));
     }
 }

@@ -174,6 +174,7 @@ pub(crate) async fn execute(
             }
             Some(live) = local.live.recv() => match live {
                 Live::Model(_) | Live::Text(..) => steps.doing("the model works"),
+                Live::Discarded(_, why) => steps.say(&why),
                 Live::Tool(_, call, tool) => steps.doing(&format!("{tool} {call}")),
             },
             heard = signals.next() => match heard {

@@ -43,7 +43,11 @@ pub(super) fn limits(agent: &file::Agent, has_price: bool, offered: &[&str]) -> 
             }
             if !has_price {
                 let mend = "add to its [[model]]: price = { input = .., output = .. }, in US dollars per million tokens";
-                return Err(wrong(at, "the agent's model has no price, so nothing would be counted", mend));
+                return Err(wrong(
+                    at,
+                    "the agent's model, or a fallback of it, has no price, so nothing would be counted",
+                    mend,
+                ));
             }
             Some(nano as u64)
         }

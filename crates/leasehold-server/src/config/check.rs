@@ -5,15 +5,15 @@ use super::{
     Found, budgets,
     diagnostic::{ConfigError, Source, closest, suggest},
     effective::{
-        Agent, Config, Http, KeyringAt, Lease, Limits, Mcp, Model, ModelKind, Origin, Reader, Setting, Site, StoreAt, Webhook,
-        any, at_least_one, plain, resolve,
+        Agent, Config, Http, KeyringAt, Lease, Limits, Mcp, Model, Origin, Reader, Setting, Site, StoreAt, Webhook, any,
+        at_least_one, plain, resolve,
     },
     file::{self, File},
     mcp, policy,
     server::Server,
 };
 use crate::webhook::{Event, check_url};
-use leasehold::agent::{policy::DataClass, registry::Price, tool::Approval};
+use leasehold::agent::tool::Approval;
 use leasehold::run::OnExpiry;
 use leasehold::store::postgres::PostgresStore;
 use std::{
@@ -37,29 +37,6 @@ pub(crate) const DEFAULT_AGENT: &str = "assistant";
 /// The model an agent has when it does not say.
 pub(crate) const DEFAULT_MODEL: &str = "default";
 
-/// Providers that are used without a configuration when their key is in the environment, in this order.
-const KNOWN_KEYS: [(&str, &str, &str); 3] = [
-    ("OPENAI_API_KEY", "openai", "gpt-4o-mini"),
-    ("ANTHROPIC_API_KEY", "anthropic", "claude-haiku-4-5"),
-    ("GEMINI_API_KEY", "gemini", "gemini-2.5-flash"),
-];
-
-/// Who can serve a model.
-const PROVIDERS: [&str; 12] = [
-    "openai",
-    "anthropic",
-    "gemini",
-    "ollama",
-    "deepseek",
-    "fireworks",
-    "groq",
-    "mistral",
-    "openrouter",
-    "together",
-    "xai",
-    "scripted",
-];
-
 /// Reads a file's text and checks it; without one, the defaults.
 pub(crate) fn check(found: &Found, env: &dyn Fn(&str) -> Option<String>) -> Result<Config, ConfigError> {
     let source = found.source.as_ref();
@@ -71,24 +48,24 @@ pub(crate) fn check(found: &Found, env: &dyn Fn(&str) -> Option<String>) -> Resu
     checker.config(&file)
 }
 
-struct Checker<'a> {
+pub(super) struct Checker<'a> {
     found: &'a Found,
     source: Option<&'a Source>,
-    env: &'a dyn Fn(&str) -> Option<String>,
+    pub(super) env: &'a dyn Fn(&str) -> Option<String>,
     reader: Reader<'a>,
 }
 
 impl Checker<'_> {
-    fn error<T>(&self, at: &Spanned<T>, what: impl Into<String>) -> ConfigError {
+    pub(super) fn error<T>(&self, at: &Spanned<T>, what: impl Into<String>) -> ConfigError {
         match self.source {
             Some(source) => source.error(&at.span(), what),
             None => ConfigError::new("configuration", what),
         }
     }
-    fn place<T>(&self, at: &Spanned<T>) -> String {
+    pub(super) fn place<T>(&self, at: &Spanned<T>) -> String {
         self.source.map_or_else(String::new, |source| source.place(at.span().start))
     }
-    fn base(&self) -> PathBuf {
+    pub(super) fn base(&self) -> PathBuf {
         self.source.and_then(|s| s.path.parent()).map_or_else(|| self.found.data_dir.clone(), Path::to_owned)
     }
 
@@ -289,116 +266,6 @@ impl Checker<'_> {
         ConfigError::new(self.key_place(table, key), what)
     }
 
-    fn models(&self, file: &File) -> Result<Vec<Model>, ConfigError> {
-        if file.model.is_empty() {
-            return Ok(vec![self.automatic_model()]);
-        }
-        let mut seen = HashMap::new();
-        let mut models = Vec::new();
-        for spanned in &file.model {
-            let model = spanned.get_ref();
-            self.unique("models", &model.name, &mut seen)?;
-            models.push(self.model(spanned)?);
-        }
-        Ok(models)
-    }
-
-    fn automatic_model(&self) -> Model {
-        let known = KNOWN_KEYS.into_iter().find(|(key, ..)| (self.env)(key).is_some_and(|value| !value.trim().is_empty()));
-        let (kind, origin) = match known {
-            Some((key, provider, model)) => {
-                let kind = ModelKind::Provider {
-                    provider: provider.into(),
-                    model: model.into(),
-                    base_url: None,
-                    api_key_env: Some(key.into()),
-                    timeout: Duration::from_secs(120),
-                    stream: true,
-                };
-                (kind, Origin::Env(key.into()))
-            }
-            None => (ModelKind::Scripted { script: None }, Origin::Default),
-        };
-        Model { name: DEFAULT_MODEL.into(), kind, price: None, zone: DataClass::default(), origin }
-    }
-
-    fn model(&self, spanned: &Spanned<file::Model>) -> Result<Model, ConfigError> {
-        let model = spanned.get_ref();
-        let provider = model.provider.get_ref().as_str();
-        if !PROVIDERS.contains(&provider) {
-            let mend = suggest(provider, &PROVIDERS);
-            return Err(self
-                .error(&model.provider, format!("there is no provider `{provider}`"))
-                .mend(format!("{mend} (openai with base_url for others that speak its protocol)")));
-        }
-        let kind = if provider == "scripted" {
-            for (key, given) in [
-                ("model", model.model.as_ref()),
-                ("base_url", model.base_url.as_ref()),
-                ("api_key_env", model.api_key_env.as_ref()),
-            ] {
-                if let Some(at) = given {
-                    return Err(self.error(at, format!("`{key}` has no meaning for a scripted model")).mend("remove it"));
-                }
-            }
-            let Some(script) = &model.script else {
-                return Err(self
-                    .error(&model.provider, "a scripted model needs the file of its script")
-                    .mend("add: script = \"demo.toml\""));
-            };
-            ModelKind::Scripted { script: Some(resolve(&self.base(), script.get_ref())) }
-        } else {
-            if let Some(at) = &model.script {
-                return Err(self
-                    .error(at, format!("`script` has no meaning for provider \"{}\"", provider))
-                    .mend("remove it, or use provider = \"scripted\""));
-            }
-            let Some(id) = &model.model else {
-                return Err(self
-                    .error(&model.provider, "which of the provider's models is meant?")
-                    .mend("add: model = \"..\", the provider's name of it"));
-            };
-            if let Some(at) = &model.base_url
-                && !["http://", "https://"].iter().any(|scheme| at.get_ref().starts_with(scheme))
-            {
-                return Err(self.error(at, format!("`{}` is not an http or https URL", at.get_ref())));
-            }
-            if let Some(at) = &model.api_key_env
-                && !is_env_name(at.get_ref())
-            {
-                // What stands there may be the key itself: it is not repeated.
-                return Err(self.error(at, "this is not the name of an environment variable").mend(
-                    "write the name of the variable that holds the key, never the key: api_key_env = \"OPENAI_API_KEY\"",
-                ));
-            }
-            ModelKind::Provider {
-                provider: provider.to_owned(),
-                model: id.get_ref().clone(),
-                base_url: model.base_url.as_ref().map(|s| s.get_ref().clone()),
-                api_key_env: model.api_key_env.as_ref().map(|s| s.get_ref().clone()),
-                timeout: match &model.timeout {
-                    Some(at) if at.get_ref().0.is_zero() => return Err(self.error(at, "must be longer than zero")),
-                    Some(at) => at.get_ref().0,
-                    None => Duration::from_secs(120),
-                },
-                stream: model.stream.unwrap_or(true),
-            }
-        };
-        let price = match &model.price {
-            None => None,
-            Some(at) => {
-                let file::Price { input, output, cached } = *at.get_ref();
-                let price = Price { input, output, cached: cached.unwrap_or(input) };
-                if [price.input, price.output, price.cached].iter().any(|p| !p.is_finite() || *p < 0.0) {
-                    return Err(self.error(at, "a price is a number that is not negative, in US dollars per million tokens"));
-                }
-                Some(price)
-            }
-        };
-        let origin = Origin::File(self.place(spanned));
-        Ok(Model { name: model.name.get_ref().clone(), kind, price, zone: model.zone, origin })
-    }
-
     fn agents(&self, file: &File, models: &[Model], known: &[String]) -> Result<Vec<Agent>, ConfigError> {
         let mut seen = HashMap::new();
         let mut agents = Vec::new();
@@ -422,7 +289,7 @@ impl Checker<'_> {
             for pattern in &agent.tools {
                 self.pattern(agent.name.get_ref(), pattern, known)?;
             }
-            let has_price = models.iter().any(|m| m.name == model && m.price.is_some());
+            let has_price = super::models::in_turn(models, model).iter().all(|m| m.price.is_some());
             let offered: Vec<&str> = known
                 .iter()
                 .map(String::as_str)
@@ -471,7 +338,12 @@ impl Checker<'_> {
             .mend(suggest(text, &known.iter().map(String::as_str).collect::<Vec<_>>())))
     }
 
-    fn unique(&self, what: &str, name: &Spanned<String>, seen: &mut HashMap<String, String>) -> Result<(), ConfigError> {
+    pub(super) fn unique(
+        &self,
+        what: &str,
+        name: &Spanned<String>,
+        seen: &mut HashMap<String, String>,
+    ) -> Result<(), ConfigError> {
         if name.get_ref().trim().is_empty() {
             return Err(self.error(name, "a name must not be empty"));
         }
@@ -563,7 +435,7 @@ fn env_name(text: &str) -> Result<(), String> {
     }
 }
 
-fn is_env_name(text: &str) -> bool {
+pub(super) fn is_env_name(text: &str) -> bool {
     !text.is_empty()
         && !text.starts_with(|c: char| c.is_ascii_digit())
         && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')

@@ -8,6 +8,7 @@ use super::{
 use crate::webhook::Event;
 use leasehold::agent::tool::mcp::McpConfig;
 use leasehold::agent::{
+    model::limited::ModelLimits,
     policy::{DataClass, ToolPolicy},
     registry::{EffectBudget, Price},
     tool::{Approval, http::HttpToolConfig},
@@ -176,6 +177,9 @@ pub(crate) struct Model {
     pub(crate) price: Option<Price>,
     /// How sensitive data may be that its provider sees.
     pub(crate) zone: DataClass,
+    /// As written: names of models that are asked when it fails.
+    pub(crate) fallback: Vec<String>,
+    pub(crate) limits: ModelLimits,
     pub(crate) origin: Origin,
 }
 

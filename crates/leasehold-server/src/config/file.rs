@@ -184,6 +184,10 @@ pub(crate) struct Model {
     pub(crate) timeout: Option<Spanned<Period>>,
     pub(crate) stream: Option<bool>,
     pub(crate) price: Option<Spanned<Price>>,
+    #[serde(default)]
+    pub(crate) fallback: Vec<Spanned<String>>,
+    pub(crate) max_concurrency: Option<Spanned<u32>>,
+    pub(crate) requests_per_minute: Option<Spanned<u32>>,
     pub(crate) script: Option<Spanned<String>>,
     #[serde(default)]
     pub(crate) zone: DataClass,

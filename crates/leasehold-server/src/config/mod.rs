@@ -10,6 +10,7 @@ mod diagnostic;
 pub(crate) mod effective;
 pub(crate) mod file;
 mod mcp;
+pub(crate) mod models;
 mod policy;
 pub(crate) mod server;
 #[cfg(test)]

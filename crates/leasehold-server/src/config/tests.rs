@@ -16,11 +16,11 @@ fn read_with(text: &str, env: &[(&str, &str)]) -> Result<Config, String> {
     check(&found, &|name| env.iter().find(|(k, _)| k == name).map(|(_, v)| v.clone())).map_err(|e| e.to_string())
 }
 
-fn read(text: &str) -> Result<Config, String> {
+pub(super) fn read(text: &str) -> Result<Config, String> {
     read_with(text, &[])
 }
 
-fn wrong(text: &str) -> String {
+pub(super) fn wrong(text: &str) -> String {
     read(text).expect_err("the configuration is wrong")
 }
 

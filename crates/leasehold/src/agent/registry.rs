@@ -85,6 +85,15 @@ impl EffectBudget {
     }
 }
 
+/// A model that is asked when those before it fail ([`ModelErrorClass::falls_back`](super::model::ModelErrorClass::falls_back)).
+#[derive(Clone)]
+pub struct Fallback {
+    /// The model.
+    pub model: Arc<dyn Model>,
+    /// What it costs.
+    pub price: Option<Price>,
+}
+
 /// An agent as the operator configured it.
 #[derive(Clone)]
 pub struct AgentSpec {
@@ -94,6 +103,8 @@ pub struct AgentSpec {
     pub model: Arc<dyn Model>,
     /// What the model costs.
     pub price: Option<Price>,
+    /// Asked in this order where the model fails.
+    pub fallbacks: Vec<Fallback>,
     /// Its instructions.
     pub system: String,
     /// What it is offered: `source.tool`, or `source.*`.
@@ -129,6 +140,7 @@ impl AgentSpec {
             name: name.into(),
             model: Arc::new(model),
             price: None,
+            fallbacks: Vec::new(),
             system: String::new(),
             tools: Vec::new(),
             disabled: Vec::new(),
@@ -156,7 +168,9 @@ impl AgentSpec {
     }
     /// Hash of everything that shapes what it does: recorded with runs and cards, shown when it changed.
     pub fn version(&self) -> String {
-        canonical_hash(&(&self.name, self.model.name(), &self.system, &self.tools, self.max_rounds))
+        let others = self.fallbacks.iter().map(|other| other.model.name());
+        let models: Vec<&str> = std::iter::once(self.model.name()).chain(others).collect();
+        canonical_hash(&(&self.name, models.join(", then "), &self.system, &self.tools, self.max_rounds))
     }
 }
 

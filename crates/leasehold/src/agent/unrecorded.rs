@@ -4,7 +4,7 @@
 use super::{
     executor::calls::{ReadEnd, read},
     gate::Gate,
-    model::{ModelError, ModelRequest},
+    model::{ModelError, ModelRequest, chain},
     registry::{AgentSpec, Registry},
     tool::{Asker, Tool},
     transcript,
@@ -86,24 +86,22 @@ impl Unrecorded {
             let closing = rounds >= cap;
             let tools = if closing { Vec::new() } else { gate.offered() };
             let tools_offered = !tools.is_empty();
-            let reply = agent
-                .model
-                .reply(ModelRequest {
-                    run: self.run,
-                    replies_so_far: rounds,
-                    errors_so_far: 0,
-                    system: agent.system.clone(),
-                    messages: transcript::messages(&self.story),
-                    tools,
-                    on_text: None,
-                })
-                .await?;
+            let request = ModelRequest {
+                run: self.run,
+                replies_so_far: rounds,
+                errors_so_far: 0,
+                system: agent.system.clone(),
+                messages: transcript::messages(&self.story),
+                tools,
+                on_text: None,
+            };
+            let chain::Answer { reply, model } = chain::ask(&agent, &request).await?;
             let judged = gate.judge(&reply, rounds + 1, &self.story, tools_offered);
             self.fold(EntryBody::ModelReply(body::ModelReply {
                 turn: rounds + 1,
                 text: reply.text.clone(),
                 calls: judged.iter().map(|g| g.call.clone()).collect(),
-                model: agent.model.name().to_owned(),
+                model,
                 stop: reply.stop.clone(),
                 usage: reply.usage,
                 opaque: reply.opaque.clone(),

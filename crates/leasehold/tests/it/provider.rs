@@ -5,7 +5,7 @@
 
 use leasehold::{
     agent::model::{
-        Message, Model as _, ModelError, ModelErrorClass, ModelRequest, OfferedTool, Reply, TranscriptCall,
+        Message, Model as _, ModelError, ModelErrorClass, ModelRequest, OfferedTool, Piece, Reply, TranscriptCall,
         provider::{ProviderConfig, ProviderError, ProviderModel, provider_in_environment},
     },
     run::{CallId, RunId},
@@ -194,7 +194,8 @@ async fn a_streamed_reply_is_text_as_it_comes_calls_in_order_and_usage() {
     assert_eq!(calls(&reply), [("ledger.append", "{\"n\": 1}"), ("site.read_page", "{}")]);
     assert_eq!((reply.usage.input_tokens, reply.usage.output_tokens, reply.usage.cached_tokens), (11, 3, 4));
     assert_eq!(reply.stop, "tool_calls");
-    assert_eq!((receive.recv().await.as_deref(), receive.recv().await.as_deref()), (Some("Hel"), Some("lo")));
+    let text = |text: &str| Some(Piece::Text(text.into()));
+    assert_eq!((receive.recv().await, receive.recv().await), (text("Hel"), text("lo")));
     let (head, sent) = server.requests().remove(0);
     assert!(head.starts_with("POST /v1/chat/completions HTTP"), "{head}");
     assert!(head.contains(&format!("Bearer {KEY}")), "{head}");

@@ -32,7 +32,7 @@ fn fixtures() -> Value {
 }
 
 /// Provider, path of its API, streaming.
-const PROTOCOLS: [(&str, &str, bool); 8] = [
+const PROTOCOLS: [(&str, &str, bool); 18] = [
     ("openai", "/v1", true),
     ("openai", "/v1", false),
     ("anthropic", "/v1", true),
@@ -41,7 +41,18 @@ const PROTOCOLS: [(&str, &str, bool); 8] = [
     ("gemini", "/v1beta", false),
     ("ollama", "", true),
     ("ollama", "", false),
+    ("azure", AZURE, true),
+    ("azure", AZURE, false),
+    ("deepseek", "/v1", true),
+    ("deepseek", "/v1", false),
+    ("fireworks", "/v1", true),
+    ("groq", "/v1", true),
+    ("mistral", "/v1", true),
+    ("openrouter", "/api/v1", true),
+    ("together", "/v1", true),
+    ("xai", "/v1", true),
 ];
+const AZURE: &str = "/openai/deployments/gpt-4o-mini?api-version=2024-10-21";
 
 fn model(server: &Aimock, (provider, path, stream): (&str, &str, bool), key: &str) -> ProviderModel {
     let config = ProviderConfig::new("default", provider, "gpt-4o-mini");

@@ -11,7 +11,7 @@ pub(crate) use card::previewed;
 use super::{
     arguments::nested_deeper,
     gate::Gate,
-    model::{ModelError, ModelErrorClass, ModelRequest, OfferedTool, Reply},
+    model::{ModelError, ModelErrorClass, ModelRequest, OfferedTool, Piece, chain},
     owner::Owners,
     registry::{AgentSpec, Authority, InForce},
     transcript,
@@ -37,6 +37,8 @@ pub enum Live {
     Model(RunId),
     /// A piece of text that is not part of a reply until the reply is whole.
     Text(RunId, String),
+    /// The text before this is no part of the reply, which is asked for again: why, and of whom.
+    Discarded(RunId, String),
     /// A tool is entered.
     Tool(RunId, CallId, String),
 }
@@ -62,8 +64,10 @@ const REFUSED_IN_A_ROW_MAX: u32 = 8;
 
 /// How the model step ended.
 enum Asked {
-    Reply(Reply),
+    Reply(chain::Answer),
     Failed(ModelError),
+    /// No model had a place, and nothing was sent.
+    Busy,
     Cancelled,
     Lost,
     Stopping,
@@ -217,8 +221,10 @@ impl Executor {
         let tools = if closing { Vec::new() } else { gate.offered() };
         let tools_offered = !tools.is_empty();
         self.at(Point::BeforeModel, segment, None).await;
-        let reply = match self.model(segment, agent, tools, closing).await {
-            Asked::Reply(reply) => reply,
+        let chain::Answer { reply, model } = match self.model(segment, agent, tools, closing).await {
+            Asked::Reply(answer) => answer,
+            // Waited for anew, under the lease, if the run is still to go on.
+            Asked::Busy => return Ok(()),
             Asked::Failed(error) => return self.model_failed(segment, &error).await,
             // The next step looks at what happened.
             Asked::Cancelled => return segment.refresh().await,
@@ -228,15 +234,14 @@ impl Executor {
         let turn = segment.row().rounds + 1;
         let judged = gate.judge(&reply, turn, segment.story(), tools_offered);
         let mut records = Vec::with_capacity(judged.len() + 1);
-        let usage = agent.price.map_or(reply.usage, |price| price.of(reply.usage));
         records.push(Recorded::Reply {
             reply: body::ModelReply {
                 turn,
                 text: reply.text.clone(),
                 calls: judged.iter().map(|g| g.call.clone()).collect(),
-                model: agent.model.name().to_owned(),
+                model,
                 stop: reply.stop,
-                usage,
+                usage: reply.usage,
                 opaque: reply.opaque.filter(|opaque| !nested_deeper(opaque, limits::NESTING_MAX)),
             },
             on_expiry: agent.on_expiry,
@@ -308,13 +313,21 @@ impl Executor {
             .with_max_delay(Duration::from_secs(10))
             .with_max_times(attempts.saturating_sub(1))
             .with_jitter();
-        let replying = (|| agent.model.reply(request.clone())).retry(policy).when(|error| error.class.is_transient()).adjust(
-            |error, delay| {
+        let replying = (|| chain::ask(agent, &request))
+            .retry(policy)
+            .when(|error| error.class.is_transient())
+            .adjust(|error, delay| {
                 let asked = error.retry_after.unwrap_or_default();
                 // A long Retry-After is not waited out under a lease.
                 delay.filter(|_| asked <= Duration::from_secs(30)).map(|d| d.max(asked))
-            },
-        );
+            })
+            .notify(|error, _| {
+                request.tell(Piece::Discarded(format!("{} failed ({}) and is asked again", agent.model.name(), error.class)));
+            });
+        let told = |piece| match piece {
+            Piece::Text(text) => Live::Text(run, text),
+            Piece::Discarded(why) => Live::Discarded(run, why),
+        };
         let interrupted = interrupt(segment);
         let stopping = self.stop.cancelled();
         tokio::pin!(replying, interrupted, stopping);
@@ -326,14 +339,15 @@ impl Executor {
                     Interrupt::Lost => Asked::Lost,
                 },
                 () = &mut stopping => return Asked::Stopping,
-                Some(piece) = pieces.recv() => self.tell(Live::Text(run, piece)),
+                Some(piece) = pieces.recv() => self.tell(told(piece)),
                 reply = &mut replying => {
                     // The last pieces may have come with it.
                     while let Ok(piece) = pieces.try_recv() {
-                        self.tell(Live::Text(run, piece));
+                        self.tell(told(piece));
                     }
                     return match reply {
-                        Ok(reply) => Asked::Reply(reply),
+                        Ok(answer) => Asked::Reply(answer),
+                        Err(error) if error.class == ModelErrorClass::Busy => Asked::Busy,
                         Err(error) => Asked::Failed(error),
                     };
                 }
@@ -352,7 +366,8 @@ impl Executor {
             ModelErrorClass::Connection
             | ModelErrorClass::RateLimited
             | ModelErrorClass::Server
-            | ModelErrorClass::Truncated => {
+            | ModelErrorClass::Truncated
+            | ModelErrorClass::Busy => {
                 let not_before = error.retry_after.and_then(|after| segment.now().checked_add(after).ok());
                 Act::Retry { why: detail.clone(), not_before: not_before.map(crate::clock::to_millis) }
             }

@@ -1,5 +1,7 @@
 //! Models. One trait, whatever the provider: a whole reply or a classified error, never half a reply.
 
+pub(crate) mod chain;
+pub mod limited;
 pub mod provider;
 pub mod scripted;
 pub mod wire_name;
@@ -72,8 +74,27 @@ pub struct ModelRequest {
     pub messages: Vec<Message>,
     /// What is offered; empty: a plain completion.
     pub tools: Vec<OfferedTool>,
-    /// Text as it comes, for whoever watches; not part of the reply until it is whole.
-    pub on_text: Option<tokio::sync::mpsc::UnboundedSender<String>>,
+    /// The reply as it comes, for whoever watches; not part of the record until it is whole.
+    pub on_text: Option<tokio::sync::mpsc::UnboundedSender<Piece>>,
+}
+
+impl ModelRequest {
+    /// Tells whoever watches.
+    pub(crate) fn tell(&self, piece: Piece) {
+        if let Some(watcher) = &self.on_text {
+            // Nobody watching any more is no reason to stop.
+            watcher.send(piece).ok();
+        }
+    }
+}
+
+/// What whoever watches sees of a reply that is not whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// More of its text.
+    Text(String),
+    /// All before this is no part of it: why, and who is asked now.
+    Discarded(String),
 }
 
 /// A call as the model asks for it.
@@ -110,7 +131,7 @@ pub enum ModelErrorClass {
     RateLimited,
     /// 5xx, or an answer that is none.
     Server,
-    /// 401, 403.
+    /// 401, 402, 403.
     Auth,
     /// Other 4xx.
     Client,
@@ -120,12 +141,18 @@ pub enum ModelErrorClass {
     Refused,
     /// The reply ended before it was whole.
     Truncated,
+    /// Nothing was sent: the operator's limit of this model left no place for as long as one waits. Said only after that wait.
+    Busy,
 }
 
 impl ModelErrorClass {
     /// The same request may work later.
     pub fn is_transient(self) -> bool {
         matches!(self, Self::Connection | Self::RateLimited | Self::Server | Self::Truncated)
+    }
+    /// Another model may answer the same request. Not where the request is wrong, and a refusal is not shopped around.
+    pub fn falls_back(self) -> bool {
+        !matches!(self, Self::Client | Self::Refused)
     }
 }
 

@@ -11,18 +11,18 @@ mod frames;
 mod transcript;
 
 use super::{
-    Model, ModelError, ModelErrorClass, ModelRequest, Reply, RequestedCall,
+    Model, ModelError, ModelErrorClass, ModelRequest, Piece, Reply, RequestedCall,
     wire_name::{WireCollision, WireNames},
 };
-use crate::run::Usage;
+use crate::{limits, run::Usage};
 use async_trait::async_trait;
 use error::Faults;
-use frames::{Frames, Protocol, Turn};
+use frames::{Frames, Protocol, Turn, blocked};
 use futures::StreamExt as _;
 use genai::{
     Client, ModelIden,
     adapter::AdapterKind,
-    chat::{ChatOptions, ChatRequest, ChatStreamEvent, StopReason, ToolCall},
+    chat::{ChatOptions, ChatRequest, ChatStreamEvent, ReasoningEffort, StopReason, ToolCall},
     resolver::{AuthData, Endpoint},
 };
 use secrecy::{ExposeSecret as _, SecretString};
@@ -38,11 +38,12 @@ use transcript::Thoughts;
 const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(10);
 
 /// Providers by their configured name, the library's adapter, and the variable their key is usually in.
-const PROVIDERS: [(&str, AdapterKind, Protocol, Option<&str>); 11] = [
+const PROVIDERS: [(&str, AdapterKind, Protocol, Option<&str>); 12] = [
     ("openai", AdapterKind::OpenAI, Protocol::OpenAi, Some("OPENAI_API_KEY")),
     ("anthropic", AdapterKind::Anthropic, Protocol::Anthropic, Some("ANTHROPIC_API_KEY")),
-    ("gemini", AdapterKind::Gemini, Protocol::Other, Some("GEMINI_API_KEY")),
-    ("ollama", AdapterKind::Ollama, Protocol::Other, None),
+    ("gemini", AdapterKind::Gemini, Protocol::Gemini, Some("GEMINI_API_KEY")),
+    ("ollama", AdapterKind::Ollama, Protocol::Ollama, None),
+    (AZURE, AdapterKind::OpenAI, Protocol::OpenAi, Some("AZURE_OPENAI_API_KEY")),
     ("deepseek", AdapterKind::DeepSeek, Protocol::OpenAi, Some("DEEPSEEK_API_KEY")),
     ("fireworks", AdapterKind::Fireworks, Protocol::OpenAi, Some("FIREWORKS_API_KEY")),
     ("groq", AdapterKind::Groq, Protocol::OpenAi, Some("GROQ_API_KEY")),
@@ -51,6 +52,19 @@ const PROVIDERS: [(&str, AdapterKind, Protocol, Option<&str>); 11] = [
     ("together", AdapterKind::Together, Protocol::OpenAi, Some("TOGETHER_API_KEY")),
     ("xai", AdapterKind::Xai, Protocol::OpenAi, Some("XAI_API_KEY")),
 ];
+
+/// OpenAI's protocol at an address of the operator's own, with the key in a header of its own.
+const AZURE: &str = "azure";
+
+/// The names of the providers that a [`ProviderConfig`] takes.
+pub fn providers() -> impl Iterator<Item = &'static str> {
+    PROVIDERS.iter().map(|(name, ..)| *name)
+}
+
+/// The provider has no address that is everybody's: it needs a `base_url`.
+pub fn needs_base_url(provider: &str) -> bool {
+    provider == AZURE
+}
 
 /// A model as the operator configured it.
 #[derive(Clone, Debug)]
@@ -107,6 +121,14 @@ pub enum ProviderError {
         /// What is wrong.
         why: String,
     },
+    /// The provider has no address that is everybody's.
+    #[error("model `{name}`: the provider `{provider}` needs a `base_url`")]
+    MissingUrl {
+        /// The model.
+        name: String,
+        /// The provider.
+        provider: String,
+    },
     /// The provider wants a key.
     #[error("model `{name}`: the provider `{provider}` needs a key: set `api_key_env`{hint}")]
     MissingKey {
@@ -140,6 +162,8 @@ pub struct ProviderModel {
     shown: String,
     client: Client,
     target: ModelIden,
+    /// As it is configured, which is how it goes out.
+    model: String,
     protocol: Protocol,
     timeout: Duration,
     stream: bool,
@@ -162,9 +186,12 @@ impl ProviderModel {
     pub fn new(config: ProviderConfig) -> Result<Self, ProviderError> {
         let ProviderConfig { name, provider, model, base_url, api_key, timeout, stream } = config;
         let Some((_, kind, protocol, variable)) = PROVIDERS.iter().find(|(known, ..)| *known == provider) else {
-            let known = PROVIDERS.iter().map(|(known, ..)| *known).collect::<Vec<_>>().join(", ");
+            let known = providers().collect::<Vec<_>>().join(", ");
             return Err(ProviderError::UnknownProvider { name, provider, known: format!("scripted, {known}") });
         };
+        if needs_base_url(&provider) && base_url.is_none() {
+            return Err(ProviderError::MissingUrl { name, provider });
+        }
         let key = match (&api_key, &base_url, variable) {
             (Some(key), ..) => key.expose_secret().trim().to_owned(),
             // A server of one's own that asks for no key is sent one that says so.
@@ -186,18 +213,26 @@ impl ProviderModel {
             .user_agent(concat!("leasehold/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|e| ProviderError::Client { name: name.clone(), why: format!("no HTTP client: {e}") })?;
-        let auth = AuthData::from_single(key);
+        let auth = match &endpoint {
+            Some(endpoint) if provider == AZURE => {
+                azure(endpoint, key).map_err(|why| ProviderError::BadUrl { name: name.clone(), why })?
+            }
+            _ => AuthData::from_single(key),
+        };
         let client = match endpoint {
             Some(endpoint) => Client::builder().append_provider_config(*kind, (endpoint, auth)),
             None => Client::builder().append_provider_config(*kind, auth),
         };
         let client = client.with_reqwest(http).build();
         let client = client.map_err(|e| ProviderError::Client { name: name.clone(), why: e.to_string() })?;
-        let target = ModelIden::new(*kind, model.as_str());
+        // The library takes the end of some names (`-medium`) for an effort, and sends that beside the rest of the name.
+        let is_cut = *protocol == Protocol::OpenAi && ReasoningEffort::from_model_name(&model).0.is_some();
+        let target = ModelIden::new(*kind, if is_cut { "model" } else { model.as_str() });
         Ok(Self {
             shown: format!("{name} ({provider}/{model})"),
             client,
             target,
+            model,
             protocol: *protocol,
             timeout,
             stream,
@@ -215,7 +250,10 @@ impl ProviderModel {
     }
 
     fn options(&self) -> ChatOptions {
-        let options = ChatOptions::default().with_capture_usage(true);
+        let mut options = ChatOptions::default().with_capture_usage(true);
+        if self.protocol == Protocol::OpenAi {
+            options = options.with_extra_body(serde_json::json!({ "model": self.model }));
+        }
         match &self.authorization {
             Some(value) => options.with_extra_headers([("authorization", value.expose_secret().to_owned())]),
             None => options,
@@ -225,6 +263,7 @@ impl ProviderModel {
     async fn streamed(&self, chat: ChatRequest, request: &ModelRequest) -> Result<Turn, ModelError> {
         let frames = Arc::new(Mutex::new(Frames::new(self.protocol)));
         let seen = frames.clone();
+        let too_long = || frames.lock().unwrap_or_else(PoisonError::into_inner).is_too_long();
         let options = self
             .options()
             // The library allocates up to the index a frame names; ours come from the frames.
@@ -234,25 +273,37 @@ impl ProviderModel {
         let answer = self.client.exec_chat_stream(self.target.clone(), chat, Some(&options)).await;
         let mut stream = answer.map_err(|e| self.faults.classify(e))?.stream;
         let mut text = String::new();
-        let mut end = None;
+        let mut end = Ok(None);
         while let Some(event) = stream.next().await {
-            match event.map_err(|e| self.faults.classify(e))? {
-                ChatStreamEvent::Chunk(chunk) => {
+            if too_long() {
+                let why = format!("the reply is longer than {} bytes", limits::MODEL_REPLY_BYTES_MAX);
+                return Err(self.faults.of(ModelErrorClass::Server, why));
+            }
+            match event {
+                Ok(ChatStreamEvent::Chunk(chunk)) => {
                     text.push_str(&chunk.content);
-                    if let Some(watcher) = &request.on_text {
-                        // Nobody watching any more is no reason to stop.
-                        let _ = watcher.send(chunk.content);
-                    }
+                    request.tell(Piece::Text(chunk.content));
                 }
-                ChatStreamEvent::End(last) => {
-                    end = Some(last);
+                Ok(ChatStreamEvent::End(last)) => {
+                    end = Ok(Some(last));
                     break;
                 }
-                _ => {}
+                Ok(_) => {}
+                Err(error) => {
+                    end = Err(error);
+                    break;
+                }
             }
         }
-        let frames = std::mem::take(&mut *frames.lock().unwrap_or_else(PoisonError::into_inner));
-        let Some(end) = end else {
+        let mut frames = std::mem::take(&mut *frames.lock().unwrap_or_else(PoisonError::into_inner));
+        // The server's own word tells more than what the library makes of it, and counts also where the library goes on.
+        if let Some(error) = frames.take_error() {
+            return Err(self.faults.of_body(&error));
+        }
+        if let Some(why) = frames.blocked() {
+            return Err(self.blocked(why));
+        }
+        let Some(end) = end.map_err(|e| self.faults.classify(e))? else {
             let (class, why) = if frames.is_empty() {
                 (ModelErrorClass::Server, "the answer is no event stream")
             } else {
@@ -296,7 +347,14 @@ impl ProviderModel {
             }
             return Turn::of_openai_body(&body).map_err(|(class, why)| self.faults.of(class, why));
         }
-        let answer = answer.map_err(|e| self.faults.classify(e))?;
+        let answer = answer.map_err(|e| match &e {
+            genai::Error::ChatResponseGeneration { response_body: body, .. } => match (body.get("error"), blocked(body)) {
+                (Some(error), _) if !error.is_null() => self.faults.of_body(error),
+                (_, Some(why)) => self.blocked(why),
+                _ => self.faults.classify(e),
+            },
+            _ => self.faults.classify(e),
+        })?;
         let parts = answer.content.into_parts();
         Ok(Turn {
             text: parts.iter().filter_map(|part| part.as_text()).collect::<Vec<_>>().join(""),
@@ -306,6 +364,10 @@ impl ProviderModel {
             thoughts: Thoughts::of(self.target.adapter_kind.as_lower_str(), &parts),
             ..Turn::default()
         })
+    }
+
+    fn blocked(&self, why: &str) -> ModelError {
+        self.faults.of(ModelErrorClass::Refused, format!("the question was refused ({why})"))
     }
 
     /// A turn becomes a reply only if it says why it stopped, and that is not in the middle of a call.
@@ -364,6 +426,15 @@ fn base(url: &str) -> Result<Endpoint, String> {
         parsed.set_path(&path);
     }
     Ok(Endpoint::from_owned(parsed.to_string()))
+}
+
+/// The key in Azure's header, and nothing in the header where it looks for a token of another kind.
+fn azure(base: &Endpoint, key: String) -> Result<AuthData, String> {
+    let base = reqwest::Url::parse(base.base_url()).map_err(|e| e.to_string())?;
+    let mut url = base.join("chat/completions").map_err(|e| e.to_string())?;
+    // Its `api-version`.
+    url.set_query(base.query());
+    Ok(AuthData::RequestOverride { url: url.to_string(), headers: genai::Headers::from(("api-key".to_owned(), key)) })
 }
 
 fn requested(call: &ToolCall) -> RequestedCall {

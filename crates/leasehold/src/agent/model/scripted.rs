@@ -1,7 +1,7 @@
 //! A model that plays a fixed script: for demonstrations, drills and tests. It is a model like any other behind the same
 //! trait, and it knows where it stands from the run's own journal, so a resumed run does not start over.
 
-use super::{Message, Model, ModelError, ModelErrorClass, ModelRequest, Reply, RequestedCall};
+use super::{Message, Model, ModelError, ModelErrorClass, ModelRequest, Piece, Reply, RequestedCall};
 use crate::{
     agent::tool::http::units,
     run::{RunId, Usage},
@@ -219,9 +219,8 @@ impl Model for ScriptedModel {
         let ended = Line { text: ENDED.into(), ..Line::default() };
         let line = scene.line.as_ref().unwrap_or(&ended);
         tokio::time::sleep(line.pause).await;
-        if let Some(watcher) = request.on_text.as_ref().filter(|_| !line.text.is_empty()) {
-            // Nobody watching any more is no reason to stop.
-            let _ = watcher.send(line.text.clone());
+        if !line.text.is_empty() {
+            request.tell(Piece::Text(line.text.clone()));
         }
         Ok(Reply {
             text: line.text.clone(),

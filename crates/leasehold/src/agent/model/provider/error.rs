@@ -144,7 +144,8 @@ fn has_any(text: &str, words: &[&str]) -> bool {
 
 fn of_status(status: u16, body: &str) -> ModelErrorClass {
     match status {
-        401 | 403 => ModelErrorClass::Auth,
+        // Also where the account of the key has no money left.
+        401..=403 => ModelErrorClass::Auth,
         408 => ModelErrorClass::Connection,
         429 => ModelErrorClass::RateLimited,
         400 | 413 | 422 if has_any(body, &CONTEXT_WORDS) => ModelErrorClass::ContextOverflow,

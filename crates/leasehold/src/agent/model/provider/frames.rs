@@ -1,12 +1,12 @@
-//! Reads a turn from what the provider wrote, where the library cannot be trusted to: tool calls of the OpenAI protocol, and
-//! whether each started call of an Anthropic stream also stopped.
+//! Reads a turn from what the provider wrote, where the library cannot be trusted to: tool calls of the OpenAI protocol, whether each
+//! started call of an Anthropic stream also stopped, and an error or a refusal that the library passes over or does not repeat.
 //!
 //! The rule for deltas: arguments are appended to a call only if they are certainly its own. A delta that names a tool opens a
 //! new call if its index is new, if the name or the id differs from the call of that index, or if that call's arguments are
 //! already whole. A delta that belongs to nothing, or to one of several open calls, fails the turn.
 
 use super::{super::RequestedCall, transcript::Thoughts};
-use crate::{agent::model::ModelErrorClass, run::Usage};
+use crate::{agent::model::ModelErrorClass, limits, run::Usage};
 use genai::chat::StopReason;
 use serde_json::Value;
 
@@ -17,9 +17,11 @@ pub(super) enum Protocol {
     OpenAi,
     /// Content blocks.
     Anthropic,
-    /// Whole calls in one piece.
+    /// Whole calls in one piece, among the parts of a candidate.
+    Gemini,
+    /// Whole calls in one piece, a line each.
     #[default]
-    Other,
+    Ollama,
 }
 
 /// A turn before it is checked.
@@ -45,12 +47,14 @@ type Failed = (ModelErrorClass, &'static str);
 pub(super) struct Frames {
     protocol: Protocol,
     frames: usize,
+    bytes: usize,
     has_choice: bool,
     slots: Vec<Slot>,
     stop: Option<String>,
     refusal: String,
     usage: Option<Usage>,
     failed: Option<&'static str>,
+    error: Option<Value>,
     blocks_started: usize,
     blocks_stopped: usize,
     open_block: Option<i64>,
@@ -82,18 +86,50 @@ impl Frames {
         self.frames == 0
     }
 
+    /// More came than a reply may have.
+    pub(super) fn is_too_long(&self) -> bool {
+        self.bytes > limits::MODEL_REPLY_BYTES_MAX
+    }
+
     pub(super) fn push(&mut self, data: &str) {
+        self.bytes = self.bytes.saturating_add(data.len());
+        if self.is_too_long() {
+            return;
+        }
+        if self.protocol == Protocol::Ollama {
+            // Several lines may come together.
+            data.lines().for_each(|line| self.push_frame(line));
+        } else {
+            self.push_frame(data);
+        }
+    }
+
+    fn push_frame(&mut self, data: &str) {
         if data.trim().is_empty() {
             return;
         }
         self.frames += 1;
         // What is no JSON is the end mark, or an error that the library reports.
         let Ok(frame) = serde_json::from_str::<Value>(data) else { return };
+        if self.error.is_none() {
+            self.error = frame.get("error").filter(|error| !error.is_null()).cloned();
+        }
         match self.protocol {
             Protocol::OpenAi => self.push_openai(&frame),
             Protocol::Anthropic => self.push_anthropic(&frame),
-            Protocol::Other => {}
+            Protocol::Gemini => self.refusal.push_str(blocked(&frame).unwrap_or_default()),
+            Protocol::Ollama => {}
         }
+    }
+
+    /// The error that the server wrote, whatever it wrote after it.
+    pub(super) fn take_error(&mut self) -> Option<Value> {
+        self.error.take()
+    }
+
+    /// Why the server refused the question, where it says so instead of a reply.
+    pub(super) fn blocked(&self) -> Option<&str> {
+        Some(self.refusal.as_str()).filter(|why| self.protocol == Protocol::Gemini && !why.is_empty())
     }
 
     fn push_openai(&mut self, frame: &Value) {
@@ -219,7 +255,7 @@ impl Frames {
                 }
                 turn.started_calls = Some(self.blocks_started);
             }
-            Protocol::Other => {}
+            Protocol::Gemini | Protocol::Ollama => {}
         }
         Ok(turn)
     }
@@ -258,6 +294,11 @@ impl Turn {
     }
 }
 
+/// Why Gemini refused a question.
+pub(super) fn blocked(body: &Value) -> Option<&str> {
+    body.pointer("/promptFeedback/blockReason").and_then(Value::as_str)
+}
+
 fn openai_usage(frame: &Value) -> Option<Usage> {
     let usage = frame.get("usage").filter(|usage| usage.is_object()).or_else(|| frame.pointer("/x_groq/usage"))?;
     let count = |pointer: &str| usage.pointer(pointer).and_then(Value::as_u64);
@@ -265,10 +306,15 @@ fn openai_usage(frame: &Value) -> Option<Usage> {
     if input.is_none() && output.is_none() {
         return None;
     }
+    let (input, output) = (input.unwrap_or(0), output.unwrap_or(0));
+    // Tokens of reasoning are among those received, but for servers whose total says that they come on top.
+    let with_reasoning = count("/completion_tokens_details/reasoning_tokens").and_then(|tokens| output.checked_add(tokens));
+    let on_top =
+        with_reasoning.filter(|more| count("/total_tokens").is_some_and(|total| input.checked_add(*more) == Some(total)));
     Some(Usage {
-        input_tokens: input.unwrap_or(0),
-        output_tokens: output.unwrap_or(0),
-        cached_tokens: count("/prompt_tokens_details/cached_tokens").unwrap_or(0),
+        input_tokens: input,
+        output_tokens: on_top.unwrap_or(output),
+        cached_tokens: count("/prompt_tokens_details/cached_tokens").or_else(|| count("/prompt_cache_hit_tokens")).unwrap_or(0),
         ..Usage::default()
     })
 }
