@@ -112,7 +112,7 @@ pub const MCP_TOOLS_MAX: usize = 1_000;
 /// Pages of one list of tools; more: the list is refused.
 pub const MCP_PAGES_MAX: usize = 100;
 /// Bytes of one tool's description and schemas, as an MCP server says them; more: that tool is refused.
-pub const MCP_DEFINITION_BYTES_MAX: usize = 64 * 1024;
+pub const MCP_DEFINITION_BYTES_MAX: usize = 60 * 1024;
 /// Bytes of what an MCP server last wrote to its standard error that are kept; older ones are forgotten.
 pub const MCP_STDERR_BYTES_MAX: usize = 8 * 1024;
 /// Characters of what an MCP server says in an error that are repeated; more: cut.
@@ -122,3 +122,11 @@ pub const MCP_BACKOFF_MAX: Duration = Duration::from_secs(30);
 /// Time that an MCP server's process has to end after its input was closed, and again after it was told to end; then it is killed
 /// with its group.
 pub const MCP_GRACE: Duration = Duration::from_secs(2);
+/// Bytes of a file that `files.read` reads and `files.write` and `files.edit` write; longer: refused.
+pub const FILE_BYTES_MAX: usize = 1024 * 1024;
+/// Entries of a directory that `files.list` shows.
+pub const FILE_LISTED_MAX: usize = 1_000;
+/// Lines that `files.search` shows.
+pub const FILE_FOUND_MAX: usize = 200;
+/// Files and directories that `files.search` looks at.
+pub const FILE_SEARCHED_MAX: usize = 20_000;

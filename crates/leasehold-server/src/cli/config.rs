@@ -143,6 +143,7 @@ fn sections(config: &Config) -> Vec<Section> {
     sections.extend(config.models.iter().map(model));
     sections.extend(config.agents.iter().map(agent));
     sections.extend(config.site.iter().map(site));
+    sections.extend(config.files.iter().map(files));
     sections.extend(config.http.iter().map(http_tool));
     sections.extend(config.mcp.iter().map(mcp_server));
     sections
@@ -273,6 +274,15 @@ fn site(site: &crate::config::effective::Site) -> Section {
         lines.push(line("approval", words, &site.origin));
     }
     Section { name: "tool.site", many: false, lines }
+}
+
+fn files(files: &crate::config::Files) -> Section {
+    let mut lines =
+        vec![line("root", files.root.display().to_string(), &files.origin), line("write", files.write, &files.origin)];
+    for (tool, approval) in &files.approval {
+        lines.push(line(&format!("approval.{}", toml_key(tool)), approval.as_str(), &files.origin));
+    }
+    Section { name: "tool.files", many: false, lines }
 }
 
 fn http_tool(configured: &crate::config::Http) -> Section {

@@ -17,6 +17,7 @@ use leasehold::agent::{
     registry::{AgentSpec, Fallback, Registry, RegistryError},
     tool::{
         Approval, Tool,
+        files::Files,
         http::HttpTool,
         site::{Site, SiteApprovals},
     },
@@ -82,6 +83,21 @@ pub(crate) fn executable(config: &Config, to: Use, mcp: Offers) -> Result<Execut
     }
     for tool in site(config)? {
         registry.add_tool(tool).map_err(|e| ConfigError::new("the bundled site", e.to_string()))?;
+    }
+    if let Some(configured) = &config.files {
+        match Files::open(&configured.root) {
+            Ok(files) => {
+                let mut tools = files.read_tools();
+                if configured.write {
+                    let word = |name: &str| configured.approval.get(name).copied().unwrap_or(Approval::Required);
+                    tools.extend(files.write_tools(word("files.write"), word("files.edit")));
+                }
+                for tool in tools {
+                    registry.add_tool(tool).map_err(|e| ConfigError::new(configured.origin.to_string(), e.to_string()))?;
+                }
+            }
+            Err(error) => registry.withhold("files.*", format!("the directory of [tool.files]: {error}")),
+        }
     }
     registry.set_policy(config.policy.clone());
     for tool in mcp.into_values().flat_map(|offer| register(offer, &mut registry)) {

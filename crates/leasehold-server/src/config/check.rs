@@ -9,7 +9,7 @@ use super::{
         at_least_one, plain, resolve,
     },
     file::{self, File},
-    mcp, policy,
+    files, mcp, policy,
     server::Server,
 };
 use crate::webhook::{Event, check_url};
@@ -72,13 +72,21 @@ impl Checker<'_> {
     fn config(&self, file: &File) -> Result<Config, ConfigError> {
         let store = self.store(file)?;
         let http = self.http(file)?;
+        let files = file.tool.files.as_ref().map(|at| files::files(at.get_ref(), &self.base(), self.place(at)));
+        let files = files.transpose().map_err(|wrong| self.names_nothing(wrong))?;
         let sources = http.iter().filter_map(|http| Some((http.tool.name.split_once('.')?.0, http.place.clone())));
-        let mcp = mcp::servers(file, &self.base(), &sources.collect(), &|server, key| match key {
-            Some(key) => self.key_place(server, key),
-            None => self.place(server),
-        })?;
+        let mcp = mcp::servers(
+            file,
+            &self.base(),
+            &sources.chain(files.iter().map(|files| ("files", files.origin.to_string()))).collect(),
+            &|server, key| match key {
+                Some(key) => self.key_place(server, key),
+                None => self.place(server),
+            },
+        )?;
         let models = self.models(file)?;
-        let known = known_tools(&http, &mcp);
+        let mut known = known_tools(&http, &mcp);
+        known.extend(file.tool.files.iter().flat_map(|files| files::tools(files.get_ref())));
         let policy = policy::policy(&file.policy, &known).map_err(|wrong| self.names_nothing(wrong))?;
         let mut agents = self.agents(file, &models, &known)?;
         if let ([], [first, _, ..]) = (agents.as_slice(), file.model.as_slice())
@@ -138,6 +146,7 @@ impl Checker<'_> {
             http,
             mcp,
             policy,
+            files,
             site,
         })
     }

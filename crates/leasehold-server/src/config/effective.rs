@@ -278,6 +278,15 @@ pub(crate) struct Site {
     pub(crate) origin: Origin,
 }
 
+/// Files within one directory, and what the operator said of its writes.
+#[derive(Clone, Debug)]
+pub(crate) struct Files {
+    pub(crate) root: PathBuf,
+    pub(crate) write: bool,
+    pub(crate) approval: BTreeMap<String, Approval>,
+    pub(crate) origin: Origin,
+}
+
 /// An HTTP tool and where it stands.
 #[derive(Clone, Debug)]
 pub(crate) struct Http {
@@ -353,6 +362,7 @@ pub(crate) struct Config {
     pub(crate) http: Vec<Http>,
     pub(crate) mcp: Vec<Mcp>,
     pub(crate) policy: ToolPolicy,
+    pub(crate) files: Option<Files>,
     /// None where no agent is offered it and the file does not name it.
     pub(crate) site: Option<Site>,
 }

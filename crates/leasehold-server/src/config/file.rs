@@ -251,6 +251,18 @@ pub(crate) enum ApprovalWord {
 pub(crate) struct Tools {
     pub(crate) http: Vec<Spanned<HttpToolConfig>>,
     pub(crate) site: Option<Spanned<Site>>,
+    pub(crate) files: Option<Spanned<Files>>,
+}
+
+/// Files within one directory.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Files {
+    pub(crate) root: Spanned<String>,
+    #[serde(default)]
+    pub(crate) write: bool,
+    #[serde(default)]
+    pub(crate) approval: BTreeMap<Spanned<String>, ApprovalWord>,
 }
 
 /// The bundled site.

@@ -9,6 +9,7 @@ mod check;
 mod diagnostic;
 pub(crate) mod effective;
 pub(crate) mod file;
+mod files;
 mod mcp;
 pub(crate) mod models;
 mod policy;
@@ -17,7 +18,7 @@ pub(crate) mod server;
 mod tests;
 
 pub(crate) use diagnostic::ConfigError;
-pub(crate) use effective::{Agent, Config, Http, KeyringAt, Mcp, Model, ModelKind, Origin, Site, StoreAt, Webhook};
+pub(crate) use effective::{Agent, Config, Files, Http, KeyringAt, Mcp, Model, ModelKind, Origin, Site, StoreAt, Webhook};
 
 use diagnostic::Source;
 use std::path::{Path, PathBuf};

@@ -436,3 +436,20 @@ fn a_keyring_is_named_by_the_file_or_is_in_the_environment_and_its_text_is_not_k
     assert!(!format!("{config:?}").contains("0011223344"));
     assert_eq!(read_with("", &[("LEASEHOLD_KEYRING", " ")]).unwrap().keyring.value, KeyringAt::Nowhere);
 }
+
+#[test]
+fn files_are_offered_where_the_file_says_so_and_written_where_it_says_that_too() {
+    let files = "[tool.files]\nroot = \"site\"\n";
+    let agent = |tool: &str| format!("\n[[agent]]\nname = \"a\"\ntools = [\"{tool}\"]\n");
+    assert!(wrong(&agent("files.read")).contains("no such tool"));
+    let config = read(&format!("{files}{}", agent("files.read"))).unwrap();
+    assert_eq!(config.files.unwrap().root, Path::new("/etc/lh/site"));
+    assert!(wrong(&format!("{files}{}", agent("files.write"))).contains("no such tool"));
+    let config =
+        read(&format!("{files}write = true\napproval = {{ \"files.edit\" = \"none\" }}\n{}", agent("files.write"))).unwrap();
+    assert_eq!(config.files.unwrap().approval.len(), 1);
+    let error = wrong(&format!("{files}approval = {{ \"files.read\" = \"none\" }}\n"));
+    assert!(error.starts_with("/etc/lh/leasehold.toml:3: ") && error.contains("not a write"), "{error}");
+    let error = wrong(&format!("{files}\n[[mcp]]\nname = \"files\"\ncommand = [\"x\"]\n"));
+    assert!(error.contains("two sources of tools are named `files`"), "{error}");
+}

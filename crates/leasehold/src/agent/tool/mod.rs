@@ -2,6 +2,7 @@
 //! at any time; a [`WriteTool`] takes a [`WritePermit`] by value, and only a segment that holds a lease makes one.
 
 pub mod ask;
+pub mod files;
 pub mod http;
 mod last_check;
 pub mod mcp;
