@@ -90,11 +90,11 @@ where
     RustWrite { spec: spec::<T>(name, description), effect, approval, call: Arc::new(call), preview: None }
 }
 
-fn typed<T: DeserializeOwned>(arguments: Arguments) -> Result<T, String> {
+pub(super) fn typed<T: DeserializeOwned>(arguments: Arguments) -> Result<T, String> {
     serde_json::from_value(Value::Object(arguments)).map_err(|e| format!("the arguments do not fit the tool: {e}"))
 }
 
-fn spec<T: JsonSchema>(name: &str, description: &str) -> ToolSpec {
+pub(super) fn spec<T: JsonSchema>(name: &str, description: &str) -> ToolSpec {
     let mut parameters = schemars::schema_for!(T).to_value();
     if let Some(schema) = parameters.as_object_mut() {
         // For `()` and the like: a tool without arguments is one with an empty object.
@@ -181,13 +181,7 @@ impl RustWrite {
         F: Fn(T) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Previewed, String>> + Send + 'static,
     {
-        let preview = move |arguments: Arguments| -> BoxFuture<'static, Result<Previewed, String>> {
-            match typed(arguments) {
-                Ok(typed) => Box::pin(preview(typed)),
-                Err(why) => Box::pin(std::future::ready(Err(why))),
-            }
-        };
-        self.preview = Some(RustPreview(Arc::new(preview)));
+        self.preview = Some(RustPreview::new(preview));
         self
     }
     /// For the registry.
@@ -225,8 +219,26 @@ impl WriteTool for RustWrite {
     }
 }
 
+/// A function as a preview.
 #[derive(Clone)]
-struct RustPreview(Arc<PreviewFn>);
+pub(super) struct RustPreview(Arc<PreviewFn>);
+
+impl RustPreview {
+    pub(super) fn new<T, F, Fut>(preview: F) -> Self
+    where
+        T: DeserializeOwned + Send,
+        F: Fn(T) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Previewed, String>> + Send + 'static,
+    {
+        let preview = move |arguments: Arguments| -> BoxFuture<'static, Result<Previewed, String>> {
+            match typed(arguments) {
+                Ok(typed) => Box::pin(preview(typed)),
+                Err(why) => Box::pin(std::future::ready(Err(why))),
+            }
+        };
+        Self(Arc::new(preview))
+    }
+}
 
 #[async_trait]
 impl Preview for RustPreview {
