@@ -37,3 +37,5 @@ mod simulation;
 mod sqlite_file;
 mod sqlite_processes;
 mod starvation;
+mod transactional;
+mod transactional_kills;

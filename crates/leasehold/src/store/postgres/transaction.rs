@@ -21,7 +21,6 @@ use crate::store::{
 };
 use backon::Retryable as _;
 use futures::FutureExt as _;
-use serde_json::Value;
 use std::{fmt, panic::AssertUnwindSafe, sync::Arc, time::Instant};
 use tokio::sync::Mutex;
 use tokio_postgres::{Row, types::ToSql};
