@@ -14,7 +14,7 @@ use leasehold::{
     },
     limits,
     run::{EntryBody, Outcome, Principal, RunId, State, Via, body},
-    store::{Store, transaction::rusqlite::params},
+    store::{Store, postgres::PostgresStore, transaction::rusqlite::params},
 };
 use leasehold_testkit::{
     Fault, FaultyStore, How, Op, invariants,
@@ -387,6 +387,27 @@ async fn what_a_trigger_or_a_foreign_key_does_to_the_tables_of_leasehold_is_refu
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_a_tool_sets_for_its_session_does_not_reach_the_record_on_postgresql() {
+    let bench = Bench::postgres().await;
+    bench.execute("CREATE SCHEMA elsewhere; CREATE TABLE elsewhere.runs (LIKE public.runs)").await;
+    bench.execute("DO $$ BEGIN CREATE ROLE leasehold_stranger; EXCEPTION WHEN duplicate_object THEN NULL; END $$").await;
+    let sets = [
+        "SELECT set_config('search_path', 'elsewhere', true)",
+        "SELECT set_config('search_path', 'elsewhere', false)",
+        "SELECT set_config('role', 'leasehold_stranger', true)",
+    ];
+    for (n, statement) in sets.into_iter().enumerate() {
+        // The second leaves its session elsewhere, where the tool's own table is not: a process of its own.
+        let url = bench.place.database.as_ref().unwrap().url();
+        let store: Arc<dyn Store> = PostgresStore::connect_with_clock(&url, bench.place.clock.clone()).await.unwrap();
+        let world = bench.world(Approval::None, Twist::Also(statement)).on(&store, &bench.place.clock).build();
+        let id = world.run("go").await;
+        assert_eq!(world.row(id).await.state, State::Completed, "{statement}");
+        assert_eq!((outcome(&world, id).await.outcome, bench.rows().await.len()), (Outcome::Done, n + 1), "{statement}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn work_that_takes_too_long_is_undone_at_its_bound() {
     for bench in Bench::each().await {
         let for_ever = if bench.is_sqlite() {
@@ -416,6 +437,36 @@ async fn a_transaction_has_no_more_than_the_limit_whatever_its_tool_says() {
     assert_eq!(outcome(&world, id).await.outcome, Outcome::NotApplied);
     assert!(started.elapsed() >= limits::TRANSACTION_MAX, "{:?}", started.elapsed());
     assert!(started.elapsed() < limits::TRANSACTION_MAX * 3, "{:?}", started.elapsed());
+
+    // Of a lease of 3 s it has a third, and not the 2 s that its tool wants.
+    let short = bench.world(Approval::None, Twist::Also("SELECT pg_sleep(60)")).ttl(Duration::from_secs(3)).build();
+    let id = short.run("go").await;
+    assert_eq!(outcome(&short, id).await.result, "it took longer than 1 s and was undone");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_has_so_many_transactions_open_at_once_and_the_next_waits_for_a_connection_on_postgresql() {
+    let most = limits::TRANSACTIONS_AT_ONCE_MAX;
+    let bench = Bench::postgres().await;
+    let gate = Gate::new();
+    let world = bench.world(Approval::None, Twist::Hold(Arc::clone(&gate))).build();
+    let mut lives = Vec::new();
+    for _ in 0..=most {
+        lives.push(world.start("go").await.spawn());
+    }
+    while bench.entered.load(Ordering::SeqCst) < most {
+        tokio::task::yield_now().await;
+    }
+    // Another run goes from its start to its end, and the one too many is not entered meanwhile.
+    let other = World::builder("[[reply]]\ntext = \"done\"").on(&bench.place.store, &bench.place.clock).build();
+    let id = other.run("go").await;
+    assert_eq!(other.row(id).await.state, State::Completed);
+    assert_eq!(bench.entered.load(Ordering::SeqCst), most);
+    gate.released.send_replace(true);
+    for life in lives {
+        assert_eq!(life.await.unwrap().unwrap().state, State::Completed);
+    }
+    assert_eq!(bench.rows().await.len(), most + 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

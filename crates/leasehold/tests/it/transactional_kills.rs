@@ -238,14 +238,14 @@ fn kill(url: &str, run: RunId, ahead_ns: i64, dies: Dies) {
 
 /// A store, and how its tables are looked at beside it.
 enum At {
-    Sqlite(PathBuf, tempfile::TempDir),
+    Sqlite { file: PathBuf, _directory: tempfile::TempDir },
     Postgres(Database),
 }
 
 impl At {
     fn url(&self) -> String {
         match self {
-            Self::Sqlite(file, _) => format!("sqlite:{}", file.display()),
+            Self::Sqlite { file, .. } => format!("sqlite:{}", file.display()),
             Self::Postgres(database) => database.url(),
         }
     }
@@ -253,7 +253,7 @@ impl At {
     async fn make_table(&self) {
         let sql = "CREATE TABLE bookings (run TEXT NOT NULL, key TEXT NOT NULL, text TEXT NOT NULL)";
         match self {
-            Self::Sqlite(file, _) => rusqlite::Connection::open(file).unwrap().execute_batch(sql).unwrap(),
+            Self::Sqlite { file, .. } => rusqlite::Connection::open(file).unwrap().execute_batch(sql).unwrap(),
             Self::Postgres(database) => database.execute(sql).await.unwrap(),
         }
     }
@@ -262,7 +262,7 @@ impl At {
     async fn counts(&self, run: RunId) -> (i64, i64) {
         let id = run.to_string();
         match self {
-            Self::Sqlite(file, _) => {
+            Self::Sqlite { file, .. } => {
                 let sql = "SELECT (SELECT count(*) FROM bookings WHERE run = ?1),
                     (SELECT count(*) FROM journal WHERE run_id = ?1 AND kind = 'tool_outcome')";
                 let connection = rusqlite::Connection::open(file).unwrap();
@@ -335,7 +335,8 @@ async fn a_process_is_killed_again_and_again(at: At) {
 #[tokio::test(flavor = "multi_thread")]
 async fn on_sqlite_a_process_killed_at_any_point_of_a_transactional_call_leaves_its_row_and_its_outcome_or_neither() {
     let directory = tempfile::tempdir().unwrap();
-    a_process_is_killed_again_and_again(At::Sqlite(directory.path().join("leasehold.db"), directory)).await;
+    let file = directory.path().join("leasehold.db");
+    a_process_is_killed_again_and_again(At::Sqlite { file, _directory: directory }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -182,8 +182,9 @@ impl PostgresStore {
 
 /// The work may be concluded: what its tables want holds, and it has left leasehold's alone.
 async fn checked(transaction: &OpenTransaction) -> Result<(), Undone> {
-    // The triggers that wait for the end are run too, so that what they do is seen.
-    transaction.execute("SET CONSTRAINTS ALL IMMEDIATE").await?;
+    // The triggers that wait for the end are run too, so that what they do is seen. Where our tables are found and who writes to them is
+    // not the tool's to say.
+    transaction.execute("SET CONSTRAINTS ALL IMMEDIATE; SET LOCAL role TO DEFAULT; SET LOCAL search_path TO DEFAULT").await?;
     let rows = transaction.query(&sql::TOUCHED, &Params::default()).await?;
     let is_touched = rows.first().map(|row| row::column(row, "is_touched")).transpose();
     match is_touched {

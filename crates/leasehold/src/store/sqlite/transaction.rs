@@ -190,3 +190,27 @@ fn allowed(context: AuthContext<'_>) -> Authorization {
     };
     if is_allowed { Authorization::Allow } else { Authorization::Deny }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A new table of leasehold is a tool's to change until it is named here, and in the statement for PostgreSQL.
+    #[test]
+    fn every_table_of_the_schema_is_kept_from_tools_on_both_databases() {
+        let directory = tempfile::tempdir().unwrap();
+        let connection = open::prepare(&directory.path().join("leasehold.db")).unwrap();
+        let sql = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'";
+        let mut statement = connection.prepare(sql).unwrap();
+        let mut there: Vec<String> = statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
+        let mut named = OWN_TABLES.map(str::to_owned).to_vec();
+        there.sort();
+        named.sort();
+        assert_eq!(there, named);
+        // The tables are the same there.
+        let touched = include_str!("../postgres/sql/touched.sql");
+        for table in named {
+            assert!(touched.contains(&format!("'{table}'::regclass")), "{table}");
+        }
+    }
+}
