@@ -38,4 +38,5 @@ mod sqlite_file;
 mod sqlite_processes;
 mod starvation;
 mod transactional;
+mod transactional_bounds;
 mod transactional_kills;

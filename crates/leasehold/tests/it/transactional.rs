@@ -12,9 +12,8 @@ use leasehold::{
             transactional::{Called, PostgresTransaction, SqliteTransaction, Undone, postgres_tool, sqlite_tool},
         },
     },
-    limits,
     run::{EntryBody, Outcome, Principal, RunId, State, Via, body},
-    store::{Store, postgres::PostgresStore, transaction::rusqlite::params},
+    store::{Store, transaction::rusqlite::params},
 };
 use leasehold_testkit::{
     Fault, FaultyStore, How, Op, invariants,
@@ -26,11 +25,11 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 use tokio::sync::watch;
 
-const SCRIPT: &str = r#"
+pub(super) const SCRIPT: &str = r#"
 [[reply]]
 calls = [{ tool = "ledger.book", arguments = { text = "one" } }]
 [[reply]]
@@ -39,13 +38,13 @@ text = "done"
 
 #[derive(serde::Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Booking {
-    text: String,
+pub(super) struct Booking {
+    pub(super) text: String,
 }
 
 /// What the tool does after it has inserted its row.
 #[derive(Clone, Debug)]
-enum Twist {
+pub(super) enum Twist {
     /// Nothing.
     Plain,
     /// Says no.
@@ -63,16 +62,16 @@ enum Twist {
 }
 
 #[derive(Debug)]
-struct Gate {
+pub(super) struct Gate {
     entered: watch::Sender<bool>,
-    released: watch::Sender<bool>,
+    pub(super) released: watch::Sender<bool>,
 }
 
 impl Gate {
-    fn new() -> Arc<Self> {
+    pub(super) fn new() -> Arc<Self> {
         Arc::new(Self { entered: watch::Sender::new(false), released: watch::Sender::new(false) })
     }
-    async fn entered(&self) {
+    pub(super) async fn entered(&self) {
         self.entered.subscribe().wait_for(|entered| *entered).await.unwrap();
     }
     async fn hold(&self) {
@@ -81,9 +80,9 @@ impl Gate {
     }
 }
 
-struct Bench {
-    place: Place,
-    entered: Arc<AtomicUsize>,
+pub(super) struct Bench {
+    pub(super) place: Place,
+    pub(super) entered: Arc<AtomicUsize>,
 }
 
 impl Bench {
@@ -92,23 +91,23 @@ impl Bench {
         bench.execute("CREATE TABLE bookings (key TEXT NOT NULL, text TEXT NOT NULL)").await;
         bench
     }
-    async fn sqlite() -> Self {
+    pub(super) async fn sqlite() -> Self {
         Self::on(Place::sqlite()).await
     }
-    async fn postgres() -> Self {
+    pub(super) async fn postgres() -> Self {
         Self::on(Place::postgres().await).await
     }
-    async fn each() -> [Self; 2] {
+    pub(super) async fn each() -> [Self; 2] {
         [Self::sqlite().await, Self::postgres().await]
     }
-    fn name(&self) -> &'static str {
+    pub(super) fn name(&self) -> &'static str {
         self.place.name
     }
-    fn is_sqlite(&self) -> bool {
+    pub(super) fn is_sqlite(&self) -> bool {
         self.place.file.is_some()
     }
 
-    async fn execute(&self, sql: &str) {
+    pub(super) async fn execute(&self, sql: &str) {
         match (&self.place.file, &self.place.database) {
             (Some(file), _) => rusqlite::Connection::open(file).unwrap().execute_batch(sql).unwrap(),
             (_, Some(database)) => database.execute(sql).await.unwrap(),
@@ -117,7 +116,7 @@ impl Bench {
     }
 
     /// The rows that there are: key, text.
-    async fn rows(&self) -> Vec<(String, String)> {
+    pub(super) async fn rows(&self) -> Vec<(String, String)> {
         let sql = "SELECT key, text FROM bookings ORDER BY key";
         match (&self.place.file, &self.place.database) {
             (Some(file), _) => {
@@ -190,12 +189,12 @@ impl Bench {
         if self.is_sqlite() { self.sqlite_tool(approval, twist) } else { self.postgres_tool(approval, twist) }
     }
 
-    fn world(&self, approval: Approval, twist: Twist) -> WorldBuilder {
+    pub(super) fn world(&self, approval: Approval, twist: Twist) -> WorldBuilder {
         World::builder(SCRIPT).on(&self.place.store, &self.place.clock).tool(self.tool(approval, twist))
     }
 
     /// Executes one run whose call comes to nothing, and says what the model was told.
-    async fn told(&self, twist: Twist) -> String {
+    pub(super) async fn told(&self, twist: Twist) -> String {
         let said = format!("{}: {twist:?}", self.name());
         let world = self.world(Approval::None, twist).build();
         let id = world.run("go").await;
@@ -210,7 +209,7 @@ impl Bench {
 }
 
 /// The one outcome in the journal, whose entry is of the write that stamped it.
-async fn outcome(world: &World, id: RunId) -> body::ToolOutcome {
+pub(super) async fn outcome(world: &World, id: RunId) -> body::ToolOutcome {
     let (row, entries) = (world.row(id).await, world.entries(id).await);
     invariants::journal(&row, &entries).unwrap_or_else(|why| panic!("{why}"));
     let outcomes: Vec<_> = entries
@@ -316,171 +315,6 @@ async fn what_a_table_wants_to_hold_at_the_end_undoes_the_call_too() {
             .await;
         let told = bench.told(Twist::Also("INSERT INTO lines VALUES ('nobody')")).await;
         assert!(told.to_lowercase().contains("foreign key"), "{told}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_failed_statement_that_the_tool_hides_does_not_pass_for_done_on_postgresql() {
-    let bench = Bench::postgres().await;
-    let told = bench.told(Twist::Swallow("SELECT 1 / 0")).await;
-    assert!(told.contains("division by zero"), "{told}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_tool_can_neither_use_the_tables_of_leasehold_nor_end_its_transaction() {
-    for bench in Bench::each().await {
-        let ours = [
-            "SELECT count(*) FROM runs",
-            "UPDATE runs SET epoch = epoch + 1",
-            "DELETE FROM journal",
-            "INSERT INTO bookings SELECT 'x', kind FROM journal",
-            "UPDATE records SET version = 7",
-            "DELETE FROM effects",
-            "SELECT count(*) FROM workers",
-            "SELECT count(*) FROM callers",
-            "SELECT count(*) FROM refinery_schema_history",
-            "WITH gone AS (SELECT id FROM runs) SELECT count(*) FROM gone",
-            "COMMIT",
-            "ROLLBACK",
-            "END",
-            "SAVEPOINT a",
-            "CREATE TABLE mine (a TEXT)",
-            "DROP TABLE runs",
-        ];
-        for statement in ours {
-            bench.told(Twist::Also(statement)).await;
-            if !bench.is_sqlite() {
-                // There the statement itself went through, or doomed the transaction.
-                bench.told(Twist::Swallow(statement)).await;
-            }
-        }
-        // By a view.
-        bench.execute("CREATE VIEW theirs AS SELECT id FROM runs").await;
-        bench.told(Twist::Also("SELECT count(*) FROM theirs")).await;
-    }
-    // A statement that SQLite refused did nothing, and its transaction goes on.
-    let bench = Bench::sqlite().await;
-    for statement in ["DELETE FROM journal", "COMMIT", "ROLLBACK", "PRAGMA foreign_keys = off", "ATTACH ':memory:' AS a"] {
-        let world = bench.world(Approval::None, Twist::Swallow(statement)).build();
-        let id = world.run("go").await;
-        assert_eq!(outcome(&world, id).await.outcome, Outcome::Done, "{statement}");
-    }
-    assert_eq!(bench.rows().await.len(), 5);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_a_trigger_or_a_foreign_key_does_to_the_tables_of_leasehold_is_refused_on_postgresql() {
-    let bench = Bench::postgres().await;
-    bench
-        .execute(
-            "CREATE TABLE pulled (a TEXT);
-             CREATE FUNCTION pull() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN UPDATE runs SET epoch = epoch + 1; RETURN NULL; END $$;
-             CREATE CONSTRAINT TRIGGER pull AFTER INSERT ON pulled DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION pull();
-             CREATE TABLE children (run UUID REFERENCES runs (id) DEFERRABLE INITIALLY DEFERRED)",
-        )
-        .await;
-    for statement in
-        ["INSERT INTO pulled VALUES ('a')", "INSERT INTO children VALUES (NULL), ('00000000-0000-0000-0000-000000000000')"]
-    {
-        bench.told(Twist::Also(statement)).await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_a_tool_sets_for_its_session_does_not_reach_the_record_on_postgresql() {
-    let bench = Bench::postgres().await;
-    bench.execute("CREATE SCHEMA elsewhere; CREATE TABLE elsewhere.runs (LIKE public.runs)").await;
-    bench.execute("DO $$ BEGIN CREATE ROLE leasehold_stranger; EXCEPTION WHEN duplicate_object THEN NULL; END $$").await;
-    let sets = [
-        "SELECT set_config('search_path', 'elsewhere', true)",
-        "SELECT set_config('search_path', 'elsewhere', false)",
-        "SELECT set_config('role', 'leasehold_stranger', true)",
-    ];
-    for (n, statement) in sets.into_iter().enumerate() {
-        // The second leaves its session elsewhere, where the tool's own table is not: a process of its own.
-        let url = bench.place.database.as_ref().unwrap().url();
-        let store: Arc<dyn Store> = PostgresStore::connect_with_clock(&url, bench.place.clock.clone()).await.unwrap();
-        let world = bench.world(Approval::None, Twist::Also(statement)).on(&store, &bench.place.clock).build();
-        let id = world.run("go").await;
-        assert_eq!(world.row(id).await.state, State::Completed, "{statement}");
-        assert_eq!((outcome(&world, id).await.outcome, bench.rows().await.len()), (Outcome::Done, n + 1), "{statement}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn work_that_takes_too_long_is_undone_at_its_bound() {
-    for bench in Bench::each().await {
-        let for_ever = if bench.is_sqlite() {
-            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
-        } else {
-            "SELECT pg_sleep(60)"
-        };
-        let started = Instant::now();
-        let told = bench.told(Twist::Also(for_ever)).await;
-        assert!(told.contains("longer than 2 s"), "{}: {told}", bench.name());
-        assert!((Duration::from_secs(2)..Duration::from_secs(20)).contains(&started.elapsed()), "{:?}", started.elapsed());
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_transaction_has_no_more_than_the_limit_whatever_its_tool_says() {
-    let bench = Bench::postgres().await;
-    let patient =
-        postgres_tool("ledger.book", "Book", Approval::None, |transaction: PostgresTransaction, _, _: Booking| async move {
-            transaction.query("SELECT pg_sleep(60)", &[]).await?;
-            Ok("slept".into())
-        });
-    let tool = patient.timeout(Duration::from_secs(3600)).tool();
-    let world = World::builder(SCRIPT).on(&bench.place.store, &bench.place.clock).tool(tool).build();
-    let started = Instant::now();
-    let id = world.run("go").await;
-    assert_eq!(outcome(&world, id).await.outcome, Outcome::NotApplied);
-    assert!(started.elapsed() >= limits::TRANSACTION_MAX, "{:?}", started.elapsed());
-    assert!(started.elapsed() < limits::TRANSACTION_MAX * 3, "{:?}", started.elapsed());
-
-    // Of a lease of 3 s it has a third, and not the 2 s that its tool wants.
-    let short = bench.world(Approval::None, Twist::Also("SELECT pg_sleep(60)")).ttl(Duration::from_secs(3)).build();
-    let id = short.run("go").await;
-    assert_eq!(outcome(&short, id).await.result, "it took longer than 1 s and was undone");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_process_has_so_many_transactions_open_at_once_and_the_next_waits_for_a_connection_on_postgresql() {
-    let most = limits::TRANSACTIONS_AT_ONCE_MAX;
-    let bench = Bench::postgres().await;
-    let gate = Gate::new();
-    let world = bench.world(Approval::None, Twist::Hold(Arc::clone(&gate))).build();
-    let mut lives = Vec::new();
-    for _ in 0..=most {
-        lives.push(world.start("go").await.spawn());
-    }
-    while bench.entered.load(Ordering::SeqCst) < most {
-        tokio::task::yield_now().await;
-    }
-    // Another run goes from its start to its end, and the one too many is not entered meanwhile.
-    let other = World::builder("[[reply]]\ntext = \"done\"").on(&bench.place.store, &bench.place.clock).build();
-    let id = other.run("go").await;
-    assert_eq!(other.row(id).await.state, State::Completed);
-    assert_eq!(bench.entered.load(Ordering::SeqCst), most);
-    gate.released.send_replace(true);
-    for life in lives {
-        assert_eq!(life.await.unwrap().unwrap().state, State::Completed);
-    }
-    assert_eq!(bench.rows().await.len(), most + 1);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn work_that_falls_to_another_transaction_is_begun_again_and_is_there_once() {
-    let most = limits::TRANSACTION_ATTEMPTS_MAX as usize;
-    for bench in Bench::each().await {
-        let world = bench.world(Approval::None, Twist::Again(most - 1)).build();
-        let id = world.run("go").await;
-        assert_eq!(outcome(&world, id).await.outcome, Outcome::Done, "{}", bench.name());
-        assert_eq!((bench.rows().await.len(), bench.entered.load(Ordering::SeqCst)), (1, most), "{}", bench.name());
-    }
-    for bench in Bench::each().await {
-        bench.told(Twist::Again(most)).await;
-        assert_eq!(bench.entered.load(Ordering::SeqCst), most, "{}", bench.name());
     }
 }
 
@@ -604,34 +438,4 @@ async fn a_cancel_while_the_tool_works_is_taken_at_once_and_undoes_the_work_on_p
     gate.released.send_replace(true);
     assert_eq!(life.await.unwrap().unwrap().state, State::Cancelled);
     assert_eq!(bench.rows().await, []);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_tool_that_works_holds_up_no_other_run_on_postgresql_and_on_sqlite_none_beyond_its_bound() {
-    let bench = Bench::postgres().await;
-    let gate = Gate::new();
-    let slow = bench.world(Approval::None, Twist::Hold(Arc::clone(&gate))).build();
-    let slow_life = slow.start("go").await.spawn();
-    gate.entered().await;
-    let other = bench.world(Approval::None, Twist::Plain).build();
-    let id = other.run("go").await;
-    assert_eq!((other.row(id).await.state, bench.rows().await.len()), (State::Completed, 1));
-    gate.released.send_replace(true);
-    assert_eq!(slow_life.await.unwrap().unwrap().state, State::Completed);
-    assert_eq!(bench.rows().await.len(), 2);
-
-    let bench = Bench::sqlite().await;
-    let for_ever = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n";
-    let slow = bench.world(Approval::None, Twist::Also(for_ever)).build();
-    let slow_life = slow.start("go").await.spawn();
-    let entered = || bench.entered.load(Ordering::SeqCst) > 0;
-    while !entered() {
-        tokio::task::yield_now().await;
-    }
-    let started = Instant::now();
-    let other = World::builder("[[reply]]\ntext = \"done\"").on(&bench.place.store, &bench.place.clock).build();
-    let id = other.run("go").await;
-    assert_eq!(other.row(id).await.state, State::Completed);
-    assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
-    assert_eq!(slow_life.await.unwrap().unwrap().state, State::Completed);
 }
