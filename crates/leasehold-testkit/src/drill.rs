@@ -134,8 +134,15 @@ pub async fn drill<'a>(registry: &Registry, arguments: impl IntoIterator<Item = 
     let given: Vec<(&str, Value)> = arguments.into_iter().collect();
     let mut report = DrillReport::default();
     for tool in registry.tools() {
-        let Tool::Write(write, approval) = tool else { continue };
         let name = tool.spec().name.clone();
+        let (write, approval) = match tool {
+            Tool::Read(_) => continue,
+            Tool::Write(write, approval) => (write, approval),
+            Tool::Transactional(..) => {
+                report.not_drilled.push((name, "it is committed with its record: there is no fence to drill".into()));
+                continue;
+            }
+        };
         let arguments = match given.iter().find(|(of, _)| *of == name) {
             None => Err("no arguments are given for it".to_owned()),
             Some((_, Value::Object(arguments))) => registry.validate(tool, arguments.clone()),

@@ -6,7 +6,7 @@ use leasehold::{
     run::{Claimer, Entry, LeaseTime, RunId, Snapshot},
     store::{
         Answer, Choose, Chosen, Filter, Held, Insert, Inserted, Lapsed, Listed, Look, ReadError, Record, Renewer, Store,
-        Unavailable, Visible, Wanted, Write,
+        Transacted, Transaction, Unavailable, Visible, Wanted, Write,
     },
 };
 use std::{
@@ -23,6 +23,8 @@ pub enum Op {
     Insert,
     /// [`Store::write`].
     Write,
+    /// [`Store::transact`].
+    Transact,
     /// [`Store::load`].
     Load,
     /// [`Store::journal`].
@@ -245,6 +247,9 @@ impl Store for FaultyStore {
     }
     async fn write(&self, write: Write) -> Result<Answer, Unavailable> {
         self.through(Op::Write, Some(&write.clone()), self.inner.write(write)).await
+    }
+    async fn transact(&self, transaction: Transaction) -> Result<Transacted, Unavailable> {
+        self.through(Op::Transact, None, self.inner.transact(transaction)).await
     }
     async fn load(&self, id: RunId) -> Result<Option<Snapshot>, ReadError> {
         self.through(Op::Load, None, self.inner.load(id)).await

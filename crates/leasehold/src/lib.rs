@@ -6,6 +6,7 @@
 //!
 //! - [`agent::tool::rust`]: a function becomes a tool. Reads and writes are different types; a write takes a
 //!   [`WritePermit`](agent::tool::WritePermit) by value, and only a segment that holds a lease makes one.
+//! - [`agent::tool::transactional`]: a write to the database of the store, committed with its record. Never in doubt.
 //! - [`agent::registry::Registry`]: the agents and tools of this process. Nothing that is not in it can be called.
 //! - [`store::sqlite::SqliteStore`]: the durable store, one file. [`store::memory::MemoryStore`]: for tests.
 //! - [`Runtime`]: this process's part in the runs of a store. [`start`](Runtime::start), [`enqueue`](Runtime::enqueue) and
@@ -60,3 +61,8 @@ pub use worker::pool::{PoolConfig, Worked};
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// So is that of the page about tools.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/rust-tools.md")]
+struct RustTools;

@@ -46,6 +46,14 @@ pub const IDEMPOTENT_ATTEMPTS_MAX: u32 = 3;
 /// Stamps in one segment, one after the other, after which a write was not entered; then the run is retried, which spends a
 /// requeue, or is in doubt where an earlier entry may have landed.
 pub const NOT_STARTED_IN_A_ROW_MAX: u32 = 3;
+/// Time for the transaction of a transactional tool, also where the tool says more, and a third of a lease at most; longer: it is
+/// undone, and the model is told.
+pub const TRANSACTION_MAX: Duration = Duration::from_secs(5);
+/// Times that the transaction of one call is begun because it fell to another transaction; then the model is told.
+pub const TRANSACTION_ATTEMPTS_MAX: u32 = 5;
+/// Transactions of transactional tools that one process has open at once on PostgreSQL; further ones wait for a connection. On SQLite
+/// it is one.
+pub const TRANSACTIONS_AT_ONCE_MAX: usize = 4;
 /// Writes that the store commits together.
 pub const COMMIT_BATCH_MAX: usize = 128;
 /// Due runs that a worker passes over without looking at them again until its next sweep, because it cannot serve them; more: each

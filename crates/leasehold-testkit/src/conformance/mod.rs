@@ -16,6 +16,7 @@ mod load;
 mod queries;
 mod records;
 mod rows;
+mod work;
 
 use leasehold::{
     clock::ManualClock,
@@ -132,6 +133,11 @@ const CASES: &[Case] = cases![
     records::a_malformed_record_is_refused_and_changes_nothing,
     records::of_twenty_writers_of_a_record_one_is_the_first,
     records::writers_of_the_same_records_in_any_order_do_not_wait_for_each_other_for_ever,
+    work::work_is_there_with_its_write_or_the_store_says_that_it_has_no_database,
+    work::work_that_is_undone_leaves_nothing_of_its_write,
+    work::work_under_a_guard_that_does_not_hold_leaves_nothing,
+    work::work_that_is_there_already_is_not_there_twice,
+    work::work_whose_write_cannot_be_made_leaves_nothing,
     load::a_renewal_extends_only_what_is_held,
     load::a_look_reports_foreign_changes_and_extends_nothing,
     load::what_was_acknowledged_is_there_for_another_handle,

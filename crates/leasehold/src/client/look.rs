@@ -329,6 +329,6 @@ impl Runtime {
 
     /// Tools of this process that write, for messages.
     pub fn write_tools(&self) -> BTreeSet<String> {
-        self.registry.now().tools().filter(|t| matches!(t, Tool::Write(..))).map(|t| t.spec().name.clone()).collect()
+        self.registry.now().tools().filter(|t| t.effect().is_write()).map(|t| t.spec().name.clone()).collect()
     }
 }

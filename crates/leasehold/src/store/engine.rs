@@ -28,6 +28,9 @@ use tokio_util::task::TaskTracker;
 
 mod late;
 mod read;
+mod transact;
+
+pub(crate) use transact::Worked;
 
 /// Entries that were just committed by this process: a hint for watchers, who read the journal for the truth.
 #[derive(Clone, Debug)]
@@ -67,6 +70,20 @@ pub enum CommitError {
     /// The row does not decode.
     #[error("{0}")]
     Corrupt(String),
+}
+
+impl From<Answer> for CommitError {
+    /// Of an answer that is not "applied".
+    fn from(answer: Answer) -> Self {
+        match answer {
+            Answer::Fenced => Self::Fenced,
+            Answer::Moved => Self::Moved,
+            Answer::Gone => Self::Gone,
+            Answer::OverBudget(budget) => Self::OverBudget(budget),
+            Answer::Refused(refused) => refused.into(),
+            Answer::Applied(_) => Unavailable("applied, and taken for a failure".into()).into(),
+        }
+    }
 }
 
 impl From<ReadError> for CommitError {
@@ -320,11 +337,7 @@ impl Engine {
         let Some(write) = write else { return Ok(done) };
         match self.store.write(write).await? {
             Answer::Applied(end) => Ok(self.applied(done, end)),
-            Answer::Fenced => Err(CommitError::Fenced),
-            Answer::Moved => Err(CommitError::Moved),
-            Answer::Gone => Err(CommitError::Gone),
-            Answer::OverBudget(budget) => Err(CommitError::OverBudget(budget)),
-            Answer::Refused(refused) => Err(refused.into()),
+            answer => Err(answer.into()),
         }
     }
 

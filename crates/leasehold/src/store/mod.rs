@@ -22,6 +22,9 @@
 //!     order of kind and key, so that no two writers wait for each other. `false` says that somebody was faster, and nothing else: a
 //!     refusal of the database is an error.
 //!
+//! 11. **Work and its record are one**: what [`transact`](Store::transact) does in the store's own database is there with the guarded
+//!     write that journals it, or neither is. A store without a database does not begin it.
+//!
 //! [`conformance`](../../leasehold_testkit/conformance/index.html) in the test kit is this contract as tests, with one entry for every store.
 
 pub mod engine;
@@ -30,9 +33,11 @@ pub mod postgres;
 mod record;
 mod shape;
 pub mod sqlite;
+pub mod transaction;
 mod wall;
 
 pub use record::Record;
+pub use transaction::{Transacted, Transaction};
 pub use wall::StoreWall;
 
 use crate::run::{Charge, Claimer, Entry, LeaseId, LeaseTime, RunId, Snapshot, State, WriteId};
@@ -368,6 +373,11 @@ pub trait Store: Send + Sync + fmt::Debug {
     async fn insert(&self, insert: Insert) -> Result<Inserted, Unavailable>;
     /// Applies one guarded write; many callers' writes are committed together.
     async fn write(&self, write: Write) -> Result<Answer, Unavailable>;
+    /// Does work in the store's own database and applies the guarded write that it concludes in, as one transaction on a connection
+    /// of its own.
+    async fn transact(&self, transaction: Transaction) -> Result<Transacted, Unavailable> {
+        Ok(Transacted::no_database(&self.describe(), &transaction.work))
+    }
     /// The row.
     async fn load(&self, id: RunId) -> Result<Option<Snapshot>, ReadError>;
     /// Entries from number `from`, at most `limit` (and [`PAGE_MAX`](crate::limits::PAGE_MAX)).

@@ -10,9 +10,11 @@ pub(crate) mod said;
 pub(crate) mod segment;
 pub(crate) mod trust;
 
+pub use crate::store::transaction::{PostgresTransaction, SqliteTransaction, Undone, Work};
 pub use heartbeat::{Heartbeat, Signal, Ticker};
 pub use permit::{NotHeld, WritePermit};
 pub use probe::{Point, Probe};
 pub use reaper::{Reaper, Skip, Swept};
 pub use segment::{Segment, SegmentError};
+pub(crate) use segment::{Transacting, TransactionalCall};
 pub use trust::TrustWindow;

@@ -23,6 +23,10 @@ use serde_json::Value;
 use std::{sync::Arc, time::Duration};
 use tokio::sync::watch;
 
+mod transact;
+
+pub(crate) use transact::{Transacting, TransactionalCall};
+
 /// Why a segment cannot go on.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SegmentError {
@@ -178,14 +182,7 @@ impl Segment {
                 // for ever, it would show a healthy run to everybody.
                 Err(error @ (CommitError::Unavailable(_) | CommitError::Refused(_))) => {
                     if matches!(error, CommitError::Refused(_)) {
-                        let (run, ttl) = (self.row.id, self.engine.ttl());
-                        let since = *refused_since.get_or_insert_with(|| {
-                            tracing::warn!(%run, "run {run} cannot be recorded, and is tried again for {ttl:?}: {error}");
-                            sent
-                        });
-                        if i128::from(sent.ns) - i128::from(since.ns) >= ttl.as_nanos().cast_signed() {
-                            self.trust.lose();
-                        }
+                        self.refused(&error, sent, &mut refused_since);
                     }
                     if let Err(lost) = self.wait_for_store(&error.to_string(), &mut pause).await {
                         // The right may be over because this very write ended it.
@@ -194,6 +191,18 @@ impl Segment {
                 }
                 Err(CommitError::Corrupt(why)) => return Err(SegmentError::Unreadable(why)),
             }
+        }
+    }
+
+    /// The store would not have it, since then; for a whole lease: the right is given up.
+    fn refused(&self, error: &CommitError, sent: BootInstant, since: &mut Option<BootInstant>) {
+        let (run, ttl) = (self.row.id, self.engine.ttl());
+        let since = *since.get_or_insert_with(|| {
+            tracing::warn!(%run, "run {run} cannot be recorded, and is tried again for {ttl:?}: {error}");
+            sent
+        });
+        if i128::from(sent.ns) - i128::from(since.ns) >= ttl.as_nanos().cast_signed() {
+            self.trust.lose();
         }
     }
 

@@ -41,3 +41,6 @@ mod simulation;
 mod sqlite_file;
 mod sqlite_processes;
 mod starvation;
+mod transactional;
+mod transactional_bounds;
+mod transactional_kills;

@@ -58,11 +58,11 @@ async fn both_versions_understand_every_statement() {
 fn the_two_dialects_have_the_same_statements() {
     let names = |dialect| statements(dialect).into_keys().collect::<std::collections::BTreeSet<_>>();
     let (sqlite, postgres) = (names("sqlite"), names("postgres"));
-    // One statement appends with its write and notes what it called, and one looks at a row and for a write on it; only a server has a clock to ask.
+    // One statement appends with its write and notes what it called, and one looks at a row and for a write on it; only a server has a clock to ask, and locks to look at.
     let parts: Vec<_> = sqlite.difference(&postgres).collect();
     assert_eq!(parts, ["append", "called", "write_is_there"]);
     let more: Vec<_> = postgres.difference(&sqlite).collect();
-    assert_eq!(more, ["inspect", "lock_budget", "lock_schema", "notify", "now", "schema_version", "write_runs"]);
+    assert_eq!(more, ["inspect", "lock_budget", "lock_schema", "notify", "now", "schema_version", "touched", "write_runs"]);
 }
 
 /// 20,000 settled runs, and ten of each state that is looked for.

@@ -102,11 +102,10 @@ fn bounded(text: &str) -> String {
 
 /// Asks the tool for a preview, bounded in time; a preview that panics or hangs is no preview.
 pub(crate) async fn preview(tool: &Tool, arguments: &Arguments) -> Option<Result<Previewed, String>> {
-    let Tool::Write(write, _) = tool else { return None };
-    write.preview()?;
-    let (write, arguments) = (Arc::clone(write), arguments.clone());
+    tool.preview()?;
+    let (tool, arguments) = (tool.clone(), arguments.clone());
     let looking = tokio::spawn(async move {
-        match write.preview() {
+        match tool.preview() {
             Some(preview) => preview.preview(&arguments).await,
             None => Err("the tool has none".into()),
         }

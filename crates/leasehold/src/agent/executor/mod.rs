@@ -4,6 +4,7 @@
 pub(crate) mod calls;
 mod card;
 mod desk;
+mod transactional;
 pub(crate) mod write;
 
 pub(crate) use card::previewed;
@@ -384,7 +385,7 @@ impl Executor {
     pub(super) fn stamp_of(&self, call_id: &CallId, tool: &super::tool::Tool) -> StampCall {
         let verify = match tool {
             super::tool::Tool::Write(write, _) => write.verify().map(|v| v.settle_after()),
-            super::tool::Tool::Read(_) => None,
+            super::tool::Tool::Read(_) | super::tool::Tool::Transactional(..) => None,
         };
         StampCall {
             call_id: call_id.clone(),

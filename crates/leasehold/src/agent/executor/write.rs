@@ -57,11 +57,11 @@ impl Executor {
         let registry = self.registry.now();
         let gate = Gate { registry: &registry, agent, narrow: narrow.as_deref() };
         let tool = match registry.verdict(agent, narrow.as_deref(), &asked.asked.tool) {
-            Ok(Tool::Write(..)) if !asked.asked.effect.is_write() => {
+            Ok(tool) if tool.effect().is_write() && !asked.asked.effect.is_write() => {
                 let why = format!("`{}` was asked for as a read and is a write now; nothing was done", asked.asked.tool);
                 return refuse(segment, &asked, why, before).await;
             }
-            Ok(tool @ Tool::Write(..)) => tool.clone(),
+            Ok(tool) if tool.effect().is_write() => tool.clone(),
             Ok(_) => {
                 let why = format!("`{}` is not offered as a write any more; nothing was done", asked.asked.tool);
                 return refuse(segment, &asked, why, before).await;
@@ -71,7 +71,6 @@ impl Executor {
                 return refuse(segment, &asked, why, before).await;
             }
         };
-        let Tool::Write(write, approval) = &tool else { return Ok(()) };
         if let Err(why) = gate.validate(&tool, arguments.clone()) {
             return refuse(segment, &asked, why, before).await;
         }
@@ -87,7 +86,7 @@ impl Executor {
         if !released_by_person && let Some(why) = card::repeated(segment.story(), &tool, &asked.asked, &arguments) {
             return self.ask_again(segment, agent, &asked, why, before).await;
         }
-        if !released_by_person && *approval == Approval::Required && asked.input.is_none() {
+        if !released_by_person && tool.approval() == Approval::Required && asked.input.is_none() {
             // It did not wait when the model asked for it, or it would have been decided about.
             let why = format!("`{}` waits for an approval now, and did not when the model asked for it", asked.asked.tool);
             return self.ask_again(segment, agent, &asked, why, before).await;
@@ -108,14 +107,24 @@ impl Executor {
             Err(why) => return self.ask_again(segment, agent, &asked, why, before).await,
         };
         self.at(Point::BeforeStamp, segment, Some(id)).await;
-        let permit = match segment.fence_after(before.clone(), self.stamp_of(id, &tool), &charges).await {
+        let stamp = self.stamp_of(id, &tool);
+        let written = match &tool {
+            Tool::Read(_) => Ok(()),
+            Tool::Write(write, _) => match segment.fence_after(before.clone(), stamp, &charges).await {
+                Ok(permit) => self.enter(segment, Arc::clone(write), permit, arguments).await,
+                Err(error) => Err(error),
+            },
+            Tool::Transactional(tool, _) => {
+                self.transact(segment, &asked, &**tool, arguments, stamp, (before.clone(), charges)).await
+            }
+        };
+        match written {
             Err(SegmentError::OverBudget(budget)) => {
                 let why = format!("{OVER_BUDGET}: {budget}");
-                return self.ask_again(segment, agent, &asked, why, before).await;
+                self.ask_again(segment, agent, &asked, why, before).await
             }
-            fenced => fenced?,
-        };
-        self.enter(segment, Arc::clone(write), permit, arguments).await
+            written => written,
+        }
     }
 
     async fn owner_right(&self, segment: &Segment, tool: &str) -> OwnerRight {
@@ -377,7 +386,12 @@ impl Executor {
 }
 
 /// Ends a call before anything of it has happened, after the acts of the reply that asks for it; the model is told why.
-async fn refuse(segment: &mut Segment, call: &StoryCall, why: String, mut before: Vec<Act>) -> Result<(), SegmentError> {
+pub(super) async fn refuse(
+    segment: &mut Segment,
+    call: &StoryCall,
+    why: String,
+    mut before: Vec<Act>,
+) -> Result<(), SegmentError> {
     let refused = outcome(&call.asked, Outcome::Refused, Via::Gate, Value::String(why), true);
     before.push(Act::Record(vec![Recorded::Outcome(refused)]));
     segment.commit(before).await

@@ -1,5 +1,6 @@
 //! Tools. A tool says what it does to the world by the trait it implements: a [`ReadTool`] changes nothing and may be called
-//! at any time; a [`WriteTool`] takes a [`WritePermit`] by value, and only a segment that holds a lease makes one.
+//! at any time; a [`WriteTool`] takes a [`WritePermit`] by value, and only a segment that holds a lease makes one; a
+//! [`TransactionalTool`] says what is to be done in the database of the store, and the segment does it in the transaction of the record.
 
 pub mod ask;
 pub mod files;
@@ -8,8 +9,12 @@ mod last_check;
 pub mod mcp;
 pub mod rust;
 pub mod site;
+pub mod transactional;
 
-pub use self::ask::{Asker, NotAsked, Reply};
+pub use self::{
+    ask::{Asker, NotAsked, Reply},
+    transactional::TransactionalTool,
+};
 use crate::run::{Effect, ToolIdentity};
 pub use crate::worker::permit::{NotHeld, WritePermit};
 use async_trait::async_trait;
@@ -244,6 +249,8 @@ pub enum Tool {
     Read(Arc<dyn ReadTool>),
     /// Changes the world.
     Write(Arc<dyn WriteTool>, Approval),
+    /// Changes the database of the store, in the transaction of the record.
+    Transactional(Arc<dyn TransactionalTool>, Approval),
 }
 
 impl Tool {
@@ -252,6 +259,7 @@ impl Tool {
         match self {
             Self::Read(tool) => tool.spec(),
             Self::Write(tool, _) => tool.spec(),
+            Self::Transactional(tool, _) => tool.spec(),
         }
     }
     /// What it does to the world.
@@ -259,19 +267,28 @@ impl Tool {
         match self {
             Self::Read(_) => Effect::ReadOnly,
             Self::Write(tool, _) => tool.write_effect().into(),
+            // A second call is a second effect; that one call is never in doubt does not change that.
+            Self::Transactional(..) => Effect::NonIdempotentWrite,
         }
     }
     /// Whether a person has to release it.
     pub fn approval(&self) -> Approval {
         match self {
             Self::Read(_) => Approval::None,
-            Self::Write(_, approval) => *approval,
+            Self::Write(_, approval) | Self::Transactional(_, approval) => *approval,
         }
     }
     /// Its preview is only for who may decide about the call.
     pub(crate) fn previews_only_deciders(&self) -> bool {
-        let Self::Write(tool, _) = self else { return false };
-        tool.preview().is_some_and(Preview::only_deciders)
+        self.preview().is_some_and(Preview::only_deciders)
+    }
+    /// Its preview, where it has one.
+    pub(crate) fn preview(&self) -> Option<&dyn Preview> {
+        match self {
+            Self::Read(_) => None,
+            Self::Write(tool, _) => tool.preview(),
+            Self::Transactional(tool, _) => tool.preview(),
+        }
     }
     /// Which tool exactly.
     pub fn identity(&self) -> ToolIdentity {

@@ -30,8 +30,8 @@
 //! ```
 
 use super::{
-    Approval, Arguments, Asker, Preview, Previewed, ReadAnswer, ReadTool, Tool, ToolSpec, WriteAnswer, WriteEffect,
-    WritePermit, WriteTool,
+    Approval, Arguments, Asker, Preview, Previewed, ReadAnswer, ReadTool, Tool, ToolSpec, Verified, Verify, VerifyQuery,
+    WriteAnswer, WriteEffect, WritePermit, WriteTool,
 };
 use async_trait::async_trait;
 use futures::future::BoxFuture;
@@ -45,6 +45,7 @@ const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 
 type ReadFn = dyn Fn(Asker, Arguments) -> BoxFuture<'static, ReadAnswer> + Send + Sync;
 type WriteFn = dyn Fn(WritePermit, Arguments) -> BoxFuture<'static, WriteAnswer> + Send + Sync;
+type VerifyFn = dyn Fn(VerifyQuery, Arguments) -> BoxFuture<'static, Verified> + Send + Sync;
 type PreviewFn = dyn Fn(Arguments) -> BoxFuture<'static, Result<Previewed, String>> + Send + Sync;
 
 /// A tool that changes nothing.
@@ -87,14 +88,14 @@ where
             Err(why) => Box::pin(std::future::ready(WriteAnswer::error(why))),
         }
     };
-    RustWrite { spec: spec::<T>(name, description), effect, approval, call: Arc::new(call), preview: None }
+    RustWrite { spec: spec::<T>(name, description), effect, approval, call: Arc::new(call), preview: None, verify: None }
 }
 
-fn typed<T: DeserializeOwned>(arguments: Arguments) -> Result<T, String> {
+pub(super) fn typed<T: DeserializeOwned>(arguments: Arguments) -> Result<T, String> {
     serde_json::from_value(Value::Object(arguments)).map_err(|e| format!("the arguments do not fit the tool: {e}"))
 }
 
-fn spec<T: JsonSchema>(name: &str, description: &str) -> ToolSpec {
+pub(super) fn spec<T: JsonSchema>(name: &str, description: &str) -> ToolSpec {
     let mut parameters = schemars::schema_for!(T).to_value();
     if let Some(schema) = parameters.as_object_mut() {
         // For `()` and the like: a tool without arguments is one with an empty object.
@@ -166,6 +167,7 @@ pub struct RustWrite {
     approval: Approval,
     call: Arc<WriteFn>,
     preview: Option<RustPreview>,
+    verify: Option<RustVerify>,
 }
 
 impl RustWrite {
@@ -181,13 +183,31 @@ impl RustWrite {
         F: Fn(T) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Previewed, String>> + Send + 'static,
     {
-        let preview = move |arguments: Arguments| -> BoxFuture<'static, Result<Previewed, String>> {
+        self.preview = Some(RustPreview::new(preview));
+        self
+    }
+    /// With a question to the far side whether a call happened, by its key. `settle_after` is how long after the timeout it needs to be
+    /// sure. Absent is evidence for a person; see [`absent_is_not_applied`](Self::absent_is_not_applied).
+    pub fn verify<T, F, Fut>(mut self, settle_after: Duration, verify: F) -> Self
+    where
+        T: DeserializeOwned + Send,
+        F: Fn(VerifyQuery, T) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Verified> + Send + 'static,
+    {
+        let verify = move |query: VerifyQuery, arguments: Arguments| -> BoxFuture<'static, Verified> {
             match typed(arguments) {
-                Ok(typed) => Box::pin(preview(typed)),
-                Err(why) => Box::pin(std::future::ready(Err(why))),
+                Ok(typed) => Box::pin(verify(query, typed)),
+                Err(why) => Box::pin(std::future::ready(Verified::Unknown(why))),
             }
         };
-        self.preview = Some(RustPreview(Arc::new(preview)));
+        self.verify = Some(RustVerify { settle_after, absent_is_not_applied: false, verify: Arc::new(verify) });
+        self
+    }
+    /// What its verify says is absent did not happen, and the call is made again. Nothing without a verify.
+    pub fn absent_is_not_applied(mut self) -> Self {
+        if let Some(verify) = &mut self.verify {
+            verify.absent_is_not_applied = true;
+        }
         self
     }
     /// For the registry.
@@ -223,10 +243,51 @@ impl WriteTool for RustWrite {
     fn preview(&self) -> Option<&dyn Preview> {
         self.preview.as_ref().map(|preview| preview as &dyn Preview)
     }
+    fn verify(&self) -> Option<&dyn Verify> {
+        self.verify.as_ref().map(|verify| verify as &dyn Verify)
+    }
 }
 
 #[derive(Clone)]
-struct RustPreview(Arc<PreviewFn>);
+struct RustVerify {
+    settle_after: Duration,
+    absent_is_not_applied: bool,
+    verify: Arc<VerifyFn>,
+}
+
+#[async_trait]
+impl Verify for RustVerify {
+    fn settle_after(&self) -> Duration {
+        self.settle_after
+    }
+    fn absent_is_not_applied(&self) -> bool {
+        self.absent_is_not_applied
+    }
+    async fn verify(&self, query: &VerifyQuery, arguments: &Arguments) -> Verified {
+        (self.verify)(query.clone(), arguments.clone()).await
+    }
+}
+
+/// A function as a preview.
+#[derive(Clone)]
+pub(super) struct RustPreview(Arc<PreviewFn>);
+
+impl RustPreview {
+    pub(super) fn new<T, F, Fut>(preview: F) -> Self
+    where
+        T: DeserializeOwned + Send,
+        F: Fn(T) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Previewed, String>> + Send + 'static,
+    {
+        let preview = move |arguments: Arguments| -> BoxFuture<'static, Result<Previewed, String>> {
+            match typed(arguments) {
+                Ok(typed) => Box::pin(preview(typed)),
+                Err(why) => Box::pin(std::future::ready(Err(why))),
+            }
+        };
+        Self(Arc::new(preview))
+    }
+}
 
 #[async_trait]
 impl Preview for RustPreview {
@@ -301,6 +362,25 @@ mod tests {
         assert_eq!(write.preview().unwrap().preview(&given).await.unwrap().text, "note 7");
         let wrong = write.call(permit(), &arguments(json!({}))).await;
         assert!(matches!(wrong, WriteAnswer::Done { is_error: true, .. }), "{wrong:?}");
+    }
+
+    #[tokio::test]
+    async fn a_function_becomes_the_verify_of_a_write_tool() {
+        let tool =
+            write_tool("notes.add", "Add", WriteEffect::NonIdempotent, Approval::None, |_: WritePermit, _: Note| async move {
+                WriteAnswer::done("added")
+            })
+            .verify(Duration::from_secs(7), |query: VerifyQuery, note: Note| async move {
+                if note.id == 7 { Verified::Landed(query.idempotency_key.into()) } else { Verified::Absent }
+            });
+        assert!(!tool.verify.as_ref().unwrap().absent_is_not_applied());
+        let Tool::Write(write, _) = tool.absent_is_not_applied().tool() else { panic!() };
+        let verify = write.verify().unwrap();
+        assert_eq!((verify.settle_after(), verify.absent_is_not_applied()), (Duration::from_secs(7), true));
+        let query = VerifyQuery { idempotency_key: "lh-1".into(), run: "r".into(), fencing_token: 3 };
+        assert_eq!(verify.verify(&query, &arguments(json!({ "id": 7 }))).await, Verified::Landed("lh-1".into()));
+        assert_eq!(verify.verify(&query, &arguments(json!({ "id": 8 }))).await, Verified::Absent);
+        assert!(matches!(verify.verify(&query, &arguments(json!({}))).await, Verified::Unknown(_)));
     }
 
     #[test]

@@ -15,11 +15,17 @@ use crate::{
     store::{Answer, Unavailable, Write},
 };
 
-/// What became of the transaction.
-enum Tried {
+/// What became of a write in its transaction.
+pub(super) enum Tried {
+    /// It is there, once the transaction is committed.
     Applied(Option<LeaseTime>),
+    /// A charge is too much for this budget.
     Over(String),
-    Unwritten { locked: bool },
+    /// Its guard does not hold, or its row is not there, or somebody else has it locked.
+    Unwritten {
+        /// No row came back.
+        locked: bool,
+    },
 }
 
 impl PostgresStore {
@@ -41,31 +47,33 @@ impl PostgresStore {
     }
 
     async fn charged(&self, write: &Write, encoded: &Encoded) -> Result<Tried, Failed> {
+        let transaction = self.shared.begin(STANDS_AT_MOST).await?;
+        let tried = self.write_in(&transaction, write, encoded).await?;
+        transaction.end(if matches!(tried, Tried::Applied(_)) { "COMMIT" } else { "ROLLBACK" }).await?;
+        Ok(tried)
+    }
+
+    /// Writes and charges in an open transaction, which is to be undone where it is not applied.
+    pub(super) async fn write_in(&self, transaction: &Transaction, write: &Write, encoded: &Encoded) -> Result<Tried, Failed> {
         let mut charges: Vec<&Charge> = write.charges.iter().collect();
         charges.sort_by(|a, b| a.budget.cmp(&b.budget));
-        let transaction = self.shared.begin(STANDS_AT_MOST).await?;
         for charge in &charges {
             let budget = stored(&charge.budget);
             let mut params = Params::default();
             params.one("budget", &budget);
             transaction.query(&sql::LOCK_BUDGET, &params).await?;
-            if charge.exceeds(self.spent(&transaction, write, charge).await?) {
-                transaction.end("ROLLBACK").await?;
+            if charge.exceeds(self.spent(transaction, write, charge).await?) {
                 return Ok(Tried::Over(charge.budget.clone()));
             }
         }
-        let mut written = committer::write_many(&transaction, &self.clock, &[encoded]).await?;
+        let mut written = committer::write_many(transaction, &self.clock, &[encoded]).await?;
         let end = match written.remove(&write.next.id) {
             Some(committer::Tried::Written(end)) => end,
-            tried => {
-                transaction.end("ROLLBACK").await?;
-                return Ok(Tried::Unwritten { locked: tried.is_none() });
-            }
+            tried => return Ok(Tried::Unwritten { locked: tried.is_none() }),
         };
         for charge in charges {
-            self.charge(&transaction, write, charge).await?;
+            self.charge(transaction, write, charge).await?;
         }
-        transaction.end("COMMIT").await?;
         Ok(Tried::Applied(end))
     }
 

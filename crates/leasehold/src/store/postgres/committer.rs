@@ -34,7 +34,7 @@ const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
 const ATTEMPTS_MAX: u32 = 5;
 /// How long a write is tried whose row somebody else has locked; then its caller decides whether to ask again. Another process's
 /// commit and a renewal take less.
-const LOCKED_PATIENCE: Duration = Duration::from_millis(500);
+pub(super) const LOCKED_PATIENCE: Duration = Duration::from_millis(500);
 
 /// How a row that is locked is tried again, the renewals' too: others' locks last for one commit.
 pub(super) fn until_unlocked() -> ExponentialBuilder {

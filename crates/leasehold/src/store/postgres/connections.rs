@@ -16,7 +16,9 @@ use deadpool_postgres::{
 use futures::future::BoxFuture;
 use std::{error::Error as _, fmt, sync::Arc, time::Duration};
 use tokio::task::JoinHandle;
-use tokio_postgres::{Client, Config, Connection, Row, Socket, config::LoadBalanceHosts, error::SqlState, tls::MakeTlsConnect};
+use tokio_postgres::{
+    Client, Config, Connection, Row, Socket, config::LoadBalanceHosts, error::SqlState, tls::MakeTlsConnect, types::ToSql,
+};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 /// Longer than this no caller waits for one statement: the server's own bound, and the way there and back.
@@ -192,6 +194,11 @@ impl Connections {
         Ok(Self { pool: pool.map_err(|e| e.to_string())?, place: target.place.as_str().into(), prepared: target.prepared })
     }
 
+    /// The server keeps prepared statements for a connection.
+    pub(super) fn is_prepared(&self) -> bool {
+        self.prepared
+    }
+
     /// Where.
     pub(super) fn place(&self) -> &str {
         &self.place
@@ -299,8 +306,19 @@ impl Transaction {
         self.client.as_ref().ok_or_else(|| Failed::Lost("the transaction has ended".into()))
     }
 
-    async fn execute(&self, statements: &str) -> Result<(), Failed> {
+    /// Statements without parameters, which are the code's own.
+    pub(super) async fn execute(&self, statements: &str) -> Result<(), Failed> {
         answer(self.client()?.batch_execute(statements)).await.map_err(|(failed, _)| failed)
+    }
+
+    /// A tool's statement.
+    pub(super) async fn rows(&self, statement: &str, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Failed> {
+        answer(self.client()?.query(statement, values)).await.map_err(|(failed, _)| failed)
+    }
+
+    /// A tool's statement; the number of rows that it changed.
+    pub(super) async fn changed(&self, statement: &str, values: &[&(dyn ToSql + Sync)]) -> Result<u64, Failed> {
+        answer(self.client()?.execute(statement, values)).await.map_err(|(failed, _)| failed)
     }
 
     /// Commits or rolls back, and gives the connection back.

@@ -3,13 +3,14 @@
 //!
 //! All SQL is in `sql/`, one statement a file, with the names that the embedded store uses, and no rule of the protocol is in any:
 //! the constraints of the schema mirror them. Every transaction is one statement, so nothing is left open by a process that dies
-//! or a future that is dropped; but for a claim of many rows (`claim`) and a write of several records (`records`), which are bounded. The guard stands in the statement that writes, and is judged
+//! or a future that is dropped; but for a claim of many rows (`claim`), a write of several records (`records`), one that
+//! is charged (`charge`) and the work of a tool (`transaction`), which are bounded. The guard stands in the statement that writes, and is judged
 //! on the newest version of the row, locked. No write, renewal or claim waits for a row that somebody else has locked.
 //!
 //! Leases run on the **database's clock**, named `db`; no clock of a client decides about one. A lease of another clock (a row that came
 //! from an embedded store) is foreign, see the lease section of the protocol.
 //!
-//! A process has one connection that commits guarded writes, a few for everything else, one for its renewals, and a worker one that
+//! A process has one connection that commits guarded writes, a few for everything else, a few for the work of transactional tools, one for its renewals, and a worker one that
 //! listens for hints. What the URL
 //! may say stands at [`PostgresStore::connect`].
 
@@ -25,9 +26,11 @@ mod row;
 mod sql;
 mod text;
 mod tls;
+mod transaction;
 mod url;
 
 pub use open::OpenError;
+pub use transaction::PostgresTransaction;
 
 use self::{
     committer::Committer,
@@ -41,10 +44,11 @@ use self::{
 };
 use super::{
     Answer, Choose, Chosen, Filter, Hint, Insert, Inserted, Lapse, Lapsed, Listed, ReadError, Record, Renewer, RequestKey,
-    Store, Unavailable, Visible, Wanted, Write, shape,
+    Store, Transacted, Transaction, Unavailable, Visible, Wanted, Write, shape, transaction::Work,
 };
 use crate::{
     clock::BootClock,
+    limits::TRANSACTIONS_AT_ONCE_MAX,
     run::{Claimer, Entry, LeaseId, LeaseTime, RunId, Snapshot, State},
 };
 use async_trait::async_trait;
@@ -99,6 +103,7 @@ pub struct PostgresStore {
     clock: LeaseClock,
     committer: Committer,
     shared: Connections,
+    tools: Connections,
     hints: Hints,
 }
 
@@ -146,9 +151,10 @@ impl PostgresStore {
         let failed = |why| OpenError::Failed { place: target.place.clone(), why };
         let commits = Connections::new(&target, tls.clone(), 1).map_err(failed)?;
         let shared = Connections::new(&target, tls.clone(), CONNECTIONS_MAX).map_err(failed)?;
+        let tools = Connections::new(&target, tls.clone(), TRANSACTIONS_AT_ONCE_MAX).map_err(failed)?;
         let committer = Committer::start(commits, clock.clone());
         let hints = Hints::start(shared.clone());
-        Ok(Arc::new(Self { target, tls, clock, committer, shared, hints }))
+        Ok(Arc::new(Self { target, tls, clock, committer, shared, tools, hints }))
     }
 
     /// Every row that `read` makes something of; one that does not decode is passed over, and said, so that it hides no other.
@@ -270,6 +276,17 @@ impl Store for PostgresStore {
             return self.write_charged(&write).await;
         }
         self.committer.send(&write).await
+    }
+
+    async fn transact(&self, transaction: Transaction) -> Result<Transacted, Unavailable> {
+        match transaction.work.clone() {
+            Work::Postgres(_) if !self.tools.is_prepared() => Ok(Transacted::NoDatabase(format!(
+                "{} is used with statement_cache=off, and a transactional tool needs prepared statements",
+                self.target.place
+            ))),
+            Work::Postgres(work) => self.transact_work(transaction, work).await,
+            work => Ok(Transacted::no_database(&format!("PostgreSQL ({})", self.target.place), &work)),
+        }
     }
 
     async fn load(&self, id: RunId) -> Result<Option<Snapshot>, ReadError> {

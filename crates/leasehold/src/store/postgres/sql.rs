@@ -52,6 +52,7 @@ statements! {
     SCHEMA_VERSION = "schema_version",
     SPENT = "spent",
     TOLD = "told",
+    TOUCHED = "touched",
     UNTOLD = "untold",
     UPDATE_RECORD = "update_record",
     WORKERS = "workers",

@@ -7,10 +7,10 @@ use super::{
 };
 use crate::{
     clock::BootClock,
-    run::{Entry, Lease, LeaseId, LeaseTime, RunId, Snapshot, WriteId},
+    run::{Entry, Lease, LeaseTime, RunId, Snapshot, WriteId},
     store::{
-        Answer, Choose, Chosen, Insert, Inserted, LeaseOp, ReadError, Record, RequestKey, StoreRefused, Unavailable, Wanted,
-        Write, shape,
+        Answer, Choose, Chosen, Guard, Insert, Inserted, LeaseOp, ReadError, Record, RequestKey, StoreRefused, Unavailable,
+        Wanted, Write, shape,
     },
 };
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _, named_params};
@@ -170,12 +170,30 @@ pub(super) fn alone<T>(
 }
 
 fn apply_write(connection: &Connection, write: &Write, content: &Content, now: &LeaseTime) -> rusqlite::Result<Answer> {
-    if let Some(budget) = over_budget(connection, write)? {
+    Ok(match try_write(connection, write, content, now)? {
+        Tried::Written(end) => Answer::Applied(end),
+        Tried::Guarded => why_not(connection, write)?,
         // Charged by an earlier send of the same write, it is not charged again.
-        return match why_not(connection, write)? {
-            Answer::Moved => Ok(Answer::OverBudget(budget)),
-            answer => Ok(answer),
-        };
+        Tried::Over(budget) => match why_not(connection, write)? {
+            Answer::Moved => Answer::OverBudget(budget),
+            answer => answer,
+        },
+    })
+}
+
+/// What became of one send of a write.
+pub(super) enum Tried {
+    /// It is there by this very send; the end of the row's lease.
+    Written(Option<LeaseTime>),
+    /// Its guard does not hold.
+    Guarded,
+    /// A charge is too much for this budget.
+    Over(String),
+}
+
+pub(super) fn try_write(connection: &Connection, write: &Write, content: &Content, now: &LeaseTime) -> rusqlite::Result<Tried> {
+    if let Some(budget) = over_budget(connection, write)? {
+        return Ok(Tried::Over(budget));
     }
     let lease = granted(write.next.lease.as_ref(), write.lease, now);
     let mut params = RowParams::of(&write.next, content.turn.clone(), lease.as_ref());
@@ -196,9 +214,9 @@ fn apply_write(connection: &Connection, write: &Write, content: &Content, now: &
             append(connection, write.next.id, write.write_id, &write.entries, &content.payloads)?;
             charge(connection, write)?;
             called(connection, write)?;
-            Ok(Answer::Applied(end))
+            Ok(Tried::Written(end))
         }
-        None => why_not(connection, write),
+        None => Ok(Tried::Guarded),
     }
 }
 
@@ -253,13 +271,31 @@ fn called(connection: &Connection, write: &Write) -> rusqlite::Result<()> {
 /// The guard failed: says which part, in the same transaction.
 fn why_not(connection: &Connection, write: &Write) -> rusqlite::Result<Answer> {
     let Some(row) = standing(connection, write.next.id)? else { return Ok(Answer::Gone) };
-    let lease_id = write.guard.lease_id.map(|l: LeaseId| l.to_string());
     Ok(if is_there(connection, write.next.id, write.write_id)? {
         Answer::Applied(row.end)
-    } else if row.epoch != total(write.guard.epoch) || row.lease_id != lease_id {
+    } else if !row.is_held_as(&write.guard) {
         Answer::Fenced
     } else {
         Answer::Moved
+    })
+}
+
+/// Why a write of that id and guard would not be taken, before it is sent; none: it would.
+pub(super) fn stands_against(
+    connection: &Connection,
+    run: RunId,
+    write_id: WriteId,
+    guard: &Guard,
+) -> rusqlite::Result<Option<Answer>> {
+    let Some(row) = standing(connection, run)? else { return Ok(Some(Answer::Gone)) };
+    Ok(if is_there(connection, run, write_id)? {
+        Some(Answer::Moved)
+    } else if !row.is_held_as(guard) {
+        Some(Answer::Fenced)
+    } else if row.sequence != total(guard.sequence) {
+        Some(Answer::Moved)
+    } else {
+        None
     })
 }
 
@@ -310,6 +346,14 @@ struct Standing {
     epoch: i64,
     lease_id: Option<String>,
     end: Option<LeaseTime>,
+    sequence: i64,
+}
+
+impl Standing {
+    /// By the holder that the guard names.
+    fn is_held_as(&self, guard: &Guard) -> bool {
+        self.epoch == total(guard.epoch) && self.lease_id == guard.lease_id.map(|l| l.to_string())
+    }
 }
 
 fn lease_end(clock: Option<String>, ns: Option<i64>) -> rusqlite::Result<Option<LeaseTime>> {
@@ -320,7 +364,8 @@ fn standing(connection: &Connection, id: RunId) -> rusqlite::Result<Option<Stand
     connection
         .prepare_cached(include_str!("sql/guard_of.sql"))?
         .query_row(named_params! { ":id": id.to_string() }, |row| {
-            Ok(Standing { epoch: row.get(0)?, lease_id: row.get(1)?, end: lease_end(row.get(2)?, row.get(3)?)? })
+            let end = lease_end(row.get(2)?, row.get(3)?)?;
+            Ok(Standing { epoch: row.get(0)?, lease_id: row.get(1)?, end, sequence: row.get(4)? })
         })
         .optional()
 }

@@ -13,10 +13,12 @@ mod readers;
 mod records;
 mod renewer;
 mod row;
+mod transaction;
 mod turns;
 mod writer;
 
 pub use open::OpenError;
+pub use transaction::{SqliteTransaction, SqliteWork};
 
 use self::{
     busy::patiently,
@@ -25,12 +27,13 @@ use self::{
     readers::Readers,
     renewer::SqliteRenewer,
     row::Damaged,
+    transaction::Tools,
     turns::Turns,
     writer::Writer,
 };
 use super::{
-    Answer, Choose, Chosen, Filter, Insert, Inserted, Lapse, Lapsed, Listed, ReadError, Record, Renewer, Store, Unavailable,
-    Visible, Wanted, Write, record, shape,
+    Answer, Choose, Chosen, Filter, Insert, Inserted, Lapse, Lapsed, Listed, ReadError, Record, Renewer, Store, Transacted,
+    Transaction, Unavailable, Visible, Wanted, Write, record, shape, transaction::Work,
 };
 use crate::{
     clock::BootClock,
@@ -49,6 +52,7 @@ pub struct SqliteStore {
     turns: Arc<Turns>,
     writer: Writer,
     readers: Readers,
+    tools: Tools,
 }
 
 impl SqliteStore {
@@ -65,7 +69,8 @@ impl SqliteStore {
         let turns = Arc::new(Turns::default());
         let writer = Writer::start(connection, Arc::clone(&clock), Arc::clone(&turns), Arc::clone(&place)).map_err(failed)?;
         let readers = Readers::new(Arc::clone(&place));
-        Ok(Arc::new(Self { place, clock, turns, writer, readers }))
+        let tools = Tools::new(Arc::clone(&clock), Arc::clone(&turns), Arc::clone(&place));
+        Ok(Arc::new(Self { place, clock, turns, writer, readers, tools }))
     }
 
     fn unexpected(&self) -> Unavailable {
@@ -146,6 +151,13 @@ impl Store for SqliteStore {
             Reply::Answered(answer) => Ok(answer),
             Reply::Refused(why) => Err(why),
             _ => Err(self.unexpected()),
+        }
+    }
+
+    async fn transact(&self, transaction: Transaction) -> Result<Transacted, Unavailable> {
+        match transaction.work.clone() {
+            Work::Sqlite(work) => self.tools.transact(transaction, work).await,
+            work => Ok(Transacted::no_database(&format!("SQLite ({})", self.describe()), &work)),
         }
     }
 

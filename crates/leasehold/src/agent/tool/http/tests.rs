@@ -124,14 +124,14 @@ fn write_tool(url: &str, extra: &str) -> Arc<dyn WriteTool> {
     let extra = format!("effect = \"non_idempotent_write\"\nmethod = \"POST\"\nparameters = {{ type = \"object\" }}\n{extra}");
     match HttpTool::build_with_env(config(url, &extra), env).unwrap() {
         Tool::Write(tool, _) => tool,
-        Tool::Read(_) => panic!("a write was declared"),
+        Tool::Transactional(..) | Tool::Read(_) => panic!("a write was declared"),
     }
 }
 
 fn read_tool(url: &str, extra: &str) -> Arc<dyn ReadTool> {
     match HttpTool::build_with_env(config(url, &format!("effect = \"read_only\"\n{extra}")), env).unwrap() {
         Tool::Read(tool) => tool,
-        Tool::Write(..) => panic!("a read was declared"),
+        Tool::Write(..) | Tool::Transactional(..) => panic!("a read was declared"),
     }
 }
 
