@@ -56,6 +56,12 @@ impl Gate<'_> {
             && self.narrow.is_none_or(|patterns| patterns.iter().any(|pattern| matches(pattern, name)))
     }
 
+    /// Why it is not offered now, where it might be.
+    fn withheld(&self, asked: &RequestedCall) -> Option<String> {
+        let why = self.registry.withheld(&asked.tool).filter(|_| self.is_in_reach(&asked.tool))?;
+        Some(format!("`{}` is not offered now: {why}", asked.tool))
+    }
+
     /// Judges a whole reply; `tools_offered` is false for a plain completion, in which nothing can be called.
     pub(crate) fn judge(&self, reply: &Reply, turn: u32, story: &Story, tools_offered: bool) -> Vec<Gated> {
         let mut judged: Vec<Gated> = Vec::with_capacity(reply.calls.len());
@@ -64,7 +70,8 @@ impl Gate<'_> {
             let gated = if index >= limits::TURN_CALLS_MAX {
                 refuse(id, asked, Effect::ReadOnly, format!("a turn has at most {} calls", limits::TURN_CALLS_MAX))
             } else if !tools_offered {
-                refuse(id, asked, Effect::ReadOnly, "no tools are offered any more; answer in words".into())
+                let withheld = self.withheld(asked).map(|why| format!("{why}; ")).unwrap_or_default();
+                refuse(id, asked, Effect::ReadOnly, format!("{withheld}no tools are offered any more; answer in words"))
             } else {
                 self.judge_call(id, asked, story)
             };
@@ -77,10 +84,7 @@ impl Gate<'_> {
         let Some(tool) = self.tool(&asked.tool) else {
             let offered: Vec<String> = self.offered().into_iter().map(|t| t.name).collect();
             let effect = self.registry.tool(&asked.tool).map_or(Effect::NonIdempotentWrite, Tool::effect);
-            let named = match self.registry.withheld(&asked.tool).filter(|_| self.is_in_reach(&asked.tool)) {
-                Some(why) => format!("`{}` is not offered now: {why}", asked.tool),
-                None => format!("there is no tool `{}` here", asked.tool),
-            };
+            let named = self.withheld(asked).unwrap_or_else(|| format!("there is no tool `{}` here", asked.tool));
             let why = format!("{named}; there are: {}", offered.join(", "));
             return refuse(id, asked, effect, why);
         };
