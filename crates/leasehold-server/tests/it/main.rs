@@ -31,6 +31,7 @@ mod login;
 mod mcp_api;
 mod mcp_changes;
 mod mcp_in_force;
+mod mcp_kill;
 mod mcp_names;
 mod mcp_servers;
 mod mcp_silent;
