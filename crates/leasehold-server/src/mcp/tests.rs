@@ -1,3 +1,5 @@
+//! What of the configuration file is in force, where it is written while nobody looks.
+
 use super::{InForce, catalogue::Catalogue};
 use crate::{access::Access, cli::Use, config};
 use leasehold::{clock::ManualClock, store::memory::MemoryStore};
