@@ -66,32 +66,41 @@ async fn decide(context: &Context, args: DecideArgs, approved: bool, arguments: 
     can_name(args.digest.as_deref(), &context.command, &args.run)?;
     let execute_here = !args.no_wait && context.config.execute.value;
     let mut local = Local::open(context, if execute_here { Needs::Agents } else { Needs::Declared }).await?;
+    let outcome = decide_on(&mut local, args, approved, arguments, execute_here).await;
+    local.end().await;
+    outcome
+}
+
+async fn decide_on(
+    local: &mut Local<'_>,
+    args: DecideArgs,
+    approved: bool,
+    arguments: Option<Map<String, Value>>,
+    execute_here: bool,
+) -> Outcome {
     local.needs(Role::Approver)?;
-    if execute_here {
-        local.meet_servers().await?;
-    }
     let id = local.find(&args.run).await?;
     let details = local.details(id).await?;
     let calls = named_calls(&details, &args.calls, approved, args.reason.as_ref(), arguments)?;
     let mut signals = Signals::listen()?;
     let digest = match args.digest {
         Some(digest) => digest,
-        None => match confirm(&local, &details, approved, &args.calls, &calls, &mut signals).await? {
+        None => match confirm(local, &details, approved, &args.calls, &calls, &mut signals).await? {
             Some(digest) => digest,
             None => {
                 terminal::note("nothing was decided");
-                return report(&local, &details).await;
+                return report(local, &details).await;
             }
         },
     };
     let rest = calls.is_empty().then_some(approved);
-    may_decide(&local, &details, rest, &calls)?;
+    may_decide(local, &details, rest, &calls)?;
     let by = local.who.by();
     let decision = Decision { digest, rest, reason: args.reason, calls, by, execute: execute_here };
     let decided = local.runtime.decide(id, decision).await.map_err(order)?;
     let executes = decided.execution.is_some();
-    go_on(&mut local, &details.row, decided, &mut signals).await?;
-    finish(&mut local, id, executes, &mut signals).await
+    go_on(local, &details.row, decided, &mut signals).await?;
+    finish(local, id, executes, &mut signals).await
 }
 
 /// Somebody can be asked here, or what is decided about is named.

@@ -64,20 +64,23 @@ pub(crate) async fn input(context: &Context, args: InputArgs) -> Outcome {
     can_name(args.digest.as_deref(), &context.command, &args.run)?;
     let execute = !args.no_wait && context.config.execute.value;
     let mut local = Local::open(context, if execute { Needs::Agents } else { Needs::Declared }).await?;
+    let outcome = input_to(&mut local, args, values, execute).await;
+    local.end().await;
+    outcome
+}
+
+async fn input_to(local: &mut Local<'_>, args: InputArgs, values: Map<String, Value>, execute: bool) -> Outcome {
     local.needs(Role::Approver)?;
-    if execute {
-        local.meet_servers().await?;
-    }
     let id = local.find(&args.run).await?;
     let details = local.details(id).await?;
     let mut signals = Signals::listen()?;
     let digest = match args.digest {
         Some(digest) => digest,
-        None => match confirm(&local, &details, &values, &mut signals).await? {
+        None => match confirm(local, &details, &values, &mut signals).await? {
             Some(digest) => digest,
             None => {
                 terminal::note("no values were given");
-                return report(&local, &details).await;
+                return report(local, &details).await;
             }
         },
     };
@@ -85,8 +88,8 @@ pub(crate) async fn input(context: &Context, args: InputArgs) -> Outcome {
     let by = local.who.principal.clone();
     let submitted = local.runtime.submit(id, Submission { digest, values, by, execute }).await.map_err(order)?;
     let executes = submitted.execution.is_some();
-    go_on(&mut local, &details.row, submitted, &mut signals).await?;
-    finish(&mut local, id, executes, &mut signals).await
+    go_on(local, &details.row, submitted, &mut signals).await?;
+    finish(local, id, executes, &mut signals).await
 }
 
 /// Shows what is asked and what is to be answered; the digest of what was shown where the answer is yes.

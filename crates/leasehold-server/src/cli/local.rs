@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     access::{Access, Denied, Role, Who},
-    config::{Config, Origin, StoreAt},
+    config::{Config, Origin, StoreAt, may_name},
     keyring,
     mcp::{InForce, catalogue::Catalogue, in_force::NotKnown},
     render::Subject,
@@ -164,17 +164,25 @@ impl<'a> Local<'a> {
         Ok(Self { context, runtime, who, access, clock, wall, in_force, executable, live })
     }
 
-    /// Asks the MCP servers that have not told their tools yet, each within its deadline: who runs something in the foreground has
-    /// them from the start.
-    pub(crate) async fn meet_servers(&mut self) -> Result<(), Failure> {
+    /// Asks the MCP servers that have not told their tools yet, where an agent with these patterns is offered some, each within its
+    /// deadline; says what is not offered for all that.
+    pub(crate) async fn meet_servers(&mut self, patterns: &[String]) -> Result<(), Failure> {
         let Some(in_force) = &self.in_force else { return Ok(()) };
-        in_force.ask_servers().await;
+        in_force.look_for(patterns).await;
         self.executable = in_force.now().await.map_err(not_known)?.1;
         self.runtime.replace_registry(Arc::clone(&self.executable.registry));
-        for (tools, why) in self.executable.registry.all_withheld().filter(|(tools, _)| tools.ends_with('*')) {
+        let of_servers = self.executable.registry.all_withheld().filter(|(tools, _)| tools.ends_with('*'));
+        for (tools, why) in of_servers.filter(|(tools, _)| patterns.iter().any(|pattern| may_name(pattern, tools))) {
             terminal::note(format!("{tools}: not offered: {why}"));
         }
         Ok(())
+    }
+
+    /// Ends the servers of this process in order.
+    pub(crate) async fn end(&self) {
+        if let Some(in_force) = &self.in_force {
+            in_force.shutdown().await;
+        }
     }
 
     /// Now.

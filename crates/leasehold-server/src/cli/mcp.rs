@@ -3,6 +3,7 @@
 use super::{
     Context, Exit, Failure, Outcome, identity,
     local::{Local, Needs, not_known},
+    watch::Signals,
 };
 use crate::{
     access::AccessError,
@@ -62,8 +63,13 @@ pub(crate) struct AcknowledgeArgs {
 pub(crate) async fn mcp(context: &Context, command: McpCommand) -> Outcome {
     let local = Local::open_unswept(context, Needs::Agents).await?;
     let Some(in_force) = local.in_force.clone() else { return Ok(Exit::Usage) };
-    let outcome = on(&local, &in_force, command).await;
-    in_force.shutdown().await;
+    let mut signals = Signals::listen()?;
+    let outcome = tokio::select! {
+        outcome = on(&local, &in_force, command) => outcome,
+        // Servers that do not look at the end of their input are to end with this process too.
+        _ = signals.next() => Err(Failure::refused("interrupted")),
+    };
+    local.end().await;
     outcome
 }
 

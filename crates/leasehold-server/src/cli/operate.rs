@@ -49,7 +49,16 @@ pub(crate) async fn worker(context: &Context, args: WorkerArgs, mut signals: Sig
     };
     let drain = args.once.is_some();
     if drain {
-        local.meet_servers().await?;
+        let all = ["*".to_owned()];
+        let is_met = tokio::select! {
+            met = local.meet_servers(&all) => met.map(|()| true)?,
+            _ = signals.next() => false,
+        };
+        if !is_met {
+            local.end().await;
+            terminal::note("ended before it began to work");
+            return Ok(Exit::Done);
+        }
     }
     let tending = local.in_force.clone().map(|in_force| tokio::spawn(in_force.tend(vec![local.runtime.clone()])));
     if !drain {
@@ -88,9 +97,7 @@ pub(crate) async fn worker(context: &Context, args: WorkerArgs, mut signals: Sig
     if let Some(tending) = tending {
         tending.abort();
     }
-    if let Some(in_force) = &local.in_force {
-        in_force.shutdown().await;
-    }
+    local.end().await;
     worked_words(&worked);
     if let Some(run) = worked.shared {
         return Err(local.shared(run));

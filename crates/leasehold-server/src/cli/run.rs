@@ -78,24 +78,34 @@ pub(crate) async fn run(context: &Context, args: RunArgs) -> Outcome {
     let execute_here = context.config.execute.value;
     let queue = args.queue || !execute_here;
     let mut local = Local::open(context, if queue { Needs::Declared } else { Needs::Agents }).await?;
+    let outcome = run_on(&mut local, agent, new, args, queue).await;
+    local.end().await;
+    outcome
+}
+
+async fn run_on(local: &mut Local<'_>, agent: &crate::config::Agent, mut new: StartRun, args: RunArgs, queue: bool) -> Outcome {
     local.needs(Role::Runner)?;
+    let mut signals = Signals::listen()?;
     if !queue {
-        local.meet_servers().await?;
+        tokio::select! {
+            met = local.meet_servers(&agent.tools) => met?,
+            _ = signals.next() => return Err(Failure::refused("interrupted before the run began")),
+        }
     }
+    let context = local.context;
     new.by = local.who.by();
     new.initiator = (new.by.id != local.who.person).then(|| local.who.person.clone());
     if let Some(why) = local.executable.missing_agents.get(&agent.name) {
         return Err(Failure::usage(format!("agent `{}` cannot run here: {why}", agent.name)));
     }
     setup::announce(&context.config, &agent.model);
-    if !args.queue && !execute_here {
+    if !args.queue && !context.config.execute.value {
         terminal::note("[server] execute = false: the run is queued for a worker");
     }
     if queue {
         let id = local.runtime.enqueue(new, args.key).await.map_err(start)?;
-        return queued(&local, id).await;
+        return queued(local, id).await;
     }
-    let mut signals = Signals::listen()?;
     let execution = match local.runtime.start(new.clone()).await {
         Ok(execution) => execution,
         Err(error @ (StartError::Unavailable(_) | StartError::StoreRefused(_))) => {
@@ -107,8 +117,8 @@ pub(crate) async fn run(context: &Context, args: RunArgs) -> Outcome {
     };
     let id = execution.run();
     terminal::note(format!("run {id}"));
-    execute(&mut local, execution, 0, &mut signals).await?;
-    finish(&mut local, id, true, &mut signals).await
+    execute(local, execution, 0, &mut signals).await?;
+    finish(local, id, true, &mut signals).await
 }
 
 /// The agent that is meant.

@@ -150,8 +150,12 @@ pub(crate) fn executable(config: &Config, to: Use, mcp: Offers) -> Result<Execut
                     ..AgentSpec::new(&agent.name, model.clone()).system(&agent.system).tools(&agent.tools)
                 };
                 let place = agent.origin.to_string();
-                registry.add_agent(spec).map_err(|e| ConfigError::new(place, e.to_string()))?;
-                continue;
+                match registry.add_agent(spec) {
+                    Ok(()) => continue,
+                    // What tools a server has is not in the configuration, and another store may know it otherwise.
+                    Err(error @ RegistryError::NoSuchTool { .. }) if !config.mcp.is_empty() => format!("{place}: {error}"),
+                    Err(error) => return Err(ConfigError::new(place, error.to_string())),
+                }
             }
         };
         missing_agents.insert(agent.name.clone(), why);

@@ -30,7 +30,7 @@ pub(crate) const SITE_TOOLS: [(&str, bool); 4] =
     [("site.create_page", true), ("site.list_pages", false), ("site.read_page", false), ("site.update_page_metadata", true)];
 
 /// Keys of an HTTP tool that can be wrong by their value.
-const HTTP_KEYS: [&str; 8] = ["approval", "method", "url", "headers", "parameters", "outcomes", "verify", "timeout"];
+const HTTP_KEYS: [&str; 9] = ["name", "approval", "method", "url", "headers", "parameters", "outcomes", "verify", "timeout"];
 
 /// The agent there is when no other is configured.
 pub(crate) const DEFAULT_AGENT: &str = "assistant";
@@ -74,7 +74,8 @@ impl Checker<'_> {
         let http = self.http(file)?;
         let files = file.tool.files.as_ref().map(|at| files::files(at.get_ref(), &self.base(), self.place(at)));
         let files = files.transpose().map_err(|wrong| self.names_nothing(wrong))?;
-        let sources = http.iter().filter_map(|http| Some((http.tool.name.split_once('.')?.0, http.place.clone())));
+        let place = |http: &Http| http.places.get("name").unwrap_or(&http.place).clone();
+        let sources = http.iter().filter_map(|http| Some((http.tool.name.split_once('.')?.0, place(http))));
         let mcp = mcp::servers(
             file,
             &self.base(),
@@ -108,6 +109,7 @@ impl Checker<'_> {
         let listen = SocketAddr::from(([127, 0, 0, 1], 7878));
         Ok(Config {
             file: self.source.map(|s| s.path.clone()),
+            stamp: self.source.and_then(|s| s.stamp),
             store,
             listen: self.listen(file, listen)?,
             execute: self.reader.setting(

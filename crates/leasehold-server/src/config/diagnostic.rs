@@ -4,7 +4,9 @@ use std::{
     fmt,
     io::{self, Read as _},
     ops::Range,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 
 /// Bytes of a configuration file; more is refused before it is read as one.
@@ -50,6 +52,34 @@ pub(crate) struct Source {
     pub(crate) path: PathBuf,
     /// Without a byte-order mark.
     pub(crate) text: String,
+    /// Of the file before it was read; none: it is not known.
+    pub(crate) stamp: Option<Stamp>,
+}
+
+/// By which a file is known to be the same one with the same content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    /// When its content was last changed, as far as that is known.
+    pub(crate) modified: Option<SystemTime>,
+    /// Device and number, which another file in its place does not have.
+    file: (u64, u64),
+    /// When it was last changed in any way, in seconds and nanoseconds. Nobody can set that back.
+    changed: (i64, i64),
+    /// Its length.
+    pub(crate) bytes: u64,
+}
+
+impl Stamp {
+    /// None: the file is not there, or cannot be looked at.
+    pub(crate) fn of(path: &Path) -> Option<Self> {
+        let found = std::fs::metadata(path).ok()?;
+        Some(Self {
+            modified: found.modified().ok(),
+            file: (found.dev(), found.ino()),
+            changed: (found.ctime(), found.ctime_nsec()),
+            bytes: found.len(),
+        })
+    }
 }
 
 impl Source {
@@ -57,6 +87,8 @@ impl Source {
     pub(crate) fn read(path: &Path) -> Result<Self, ConfigError> {
         let place = path.display().to_string();
         let failed = |e: &io::Error| ConfigError::new(&place, format!("the configuration cannot be read: {e}"));
+        // What is written from here on makes another stamp.
+        let stamp = Stamp::of(path);
         // Not the size that the file system tells: a device or a pipe has none.
         let mut bytes = Vec::new();
         let file = std::fs::File::open(path).map_err(|e| failed(&e))?;
@@ -68,7 +100,7 @@ impl Source {
             )
             .mend("keep long texts, such as a model's script, in files of their own"));
         }
-        Self::new(path, bytes)
+        Ok(Self { stamp, ..Self::new(path, bytes)? })
     }
 
     /// From bytes.
@@ -81,7 +113,7 @@ impl Source {
         if text.starts_with('\u{feff}') {
             text.drain(..'\u{feff}'.len_utf8());
         }
-        Ok(Self { path: path.to_owned(), text })
+        Ok(Self { path: path.to_owned(), text, stamp: None })
     }
 
     /// `file:line` of a byte.
@@ -206,6 +238,24 @@ fn explain(message: &str, found: &str) -> (String, Option<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_in_the_place_of_another_is_another_whatever_its_length_and_its_time_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, next) = (folder.path().join("leasehold.toml"), folder.path().join("next"));
+        std::fs::write(&file, "a = 1").unwrap();
+        let read = Source::read(&file).unwrap();
+        assert_eq!(read.stamp, Stamp::of(&file));
+        let modified = std::fs::metadata(&file).unwrap().modified().unwrap();
+        std::fs::write(&next, "a = 2").unwrap();
+        std::fs::File::options().write(true).open(&next).unwrap().set_modified(modified).unwrap();
+        std::fs::rename(&next, &file).unwrap();
+        let now = Stamp::of(&file);
+        assert_eq!(now.unwrap().modified, read.stamp.unwrap().modified);
+        assert_ne!(now, read.stamp);
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(Stamp::of(&file), None);
+    }
 
     #[test]
     fn a_misspelt_key_is_answered_with_the_one_that_is_meant() {

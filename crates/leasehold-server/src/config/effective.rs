@@ -1,7 +1,7 @@
 //! What is in effect, and where each value came from: a flag, the environment, the file or the default, in that order.
 
 use super::{
-    diagnostic::{ConfigError, Source},
+    diagnostic::{ConfigError, Source, Stamp},
     file::{self, Period, parse_period},
     server::Server,
 };
@@ -343,6 +343,8 @@ impl std::fmt::Debug for StoreAt {
 pub(crate) struct Config {
     /// The file that was read.
     pub(crate) file: Option<PathBuf>,
+    /// Of that file before it was read.
+    pub(crate) stamp: Option<Stamp>,
     /// Where the runs are.
     pub(crate) store: Setting<StoreAt>,
     pub(crate) listen: Setting<SocketAddr>,

@@ -58,6 +58,6 @@ pub(super) fn servers(
 }
 
 /// A pattern means a tool that is known. Which tools a server has is not known here: `server.*` stands for any.
-pub(super) fn may_name(pattern: &str, known: &str) -> bool {
+pub(crate) fn may_name(pattern: &str, known: &str) -> bool {
     matches(pattern, known) || (known.ends_with('*') && matches(known, pattern))
 }

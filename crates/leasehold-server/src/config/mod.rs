@@ -17,8 +17,10 @@ pub(crate) mod server;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use diagnostic::ConfigError;
+pub(crate) use diagnostic::{ConfigError, Stamp};
 pub(crate) use effective::{Agent, Config, Files, Http, KeyringAt, Mcp, Model, ModelKind, Origin, Site, StoreAt, Webhook};
+
+pub(crate) use mcp::may_name;
 
 use diagnostic::Source;
 use std::path::{Path, PathBuf};

@@ -5,7 +5,7 @@
 use crate::access::{Access, AccessError, Document, Role, Seen, What, Who};
 use jiff::Timestamp;
 use leasehold::{
-    agent::tool::mcp::{Change, Definition, Difference, changes},
+    agent::tool::mcp::{Change, Definition, Difference, changes, refusals},
     limits::RECORDS_AT_ONCE_MAX,
     store::{Record, Unavailable},
 };
@@ -187,7 +187,10 @@ impl Catalogue {
     fn noted(&self, server: &str, known: &Known, listed: &[Definition]) -> Result<Vec<Record>, Unavailable> {
         let at = self.0.now();
         let mut records = Vec::new();
-        for definition in listed.iter().filter(|definition| definition.refusal().is_none()) {
+        // One that cannot be offered is as if it were not listed.
+        let refused = refusals(listed);
+        let listed: Vec<&Definition> = listed.iter().filter(|definition| !refused.contains_key(&definition.name)).collect();
+        for &definition in &listed {
             let key = key(server, &definition.name);
             let tool = known.tools.get(&definition.name);
             let said = tool.and_then(|tool| tool.listed.as_ref());
@@ -287,7 +290,7 @@ impl Catalogue {
     /// Switches a server, or one tool of it, off or on again. Nothing is offered that is off, whatever else is said.
     ///
     /// # Errors
-    /// Not an administrator.
+    /// Not an administrator; nobody knows such a tool of it.
     pub(crate) async fn switch(&self, by: &Who, server: &str, tool: Option<&str>, is_off: bool) -> Result<(), AccessError> {
         by.needs(Role::Admin)?;
         let of = format!("mcp server `{server}`");
@@ -298,9 +301,13 @@ impl Catalogue {
                 if switch.as_ref().is_some_and(|seen| seen.it.is_off) == is_off {
                     return Ok(Some(()));
                 }
-                let seen: Option<Seen<Server>> = self.0.get(server).await?;
-                if seen.is_none() {
+                let known = self.known(server).await?;
+                if known.server.is_none() {
                     return Err(AccessError::NotFound(format!("mcp server `{server}` whose tools are known")));
+                }
+                // Who mistypes a name would believe that something is off.
+                if let Some(tool) = tool.filter(|tool| !known.tools.contains_key(*tool)) {
+                    return Err(AccessError::NotFound(format!("tool `{tool}` of mcp server `{server}`")));
                 }
                 let it = Switch { is_off, by: by.principal.id.clone(), at: self.0.now() };
                 let what = if is_off { What::McpSwitchedOff } else { What::McpSwitchedOn };
@@ -311,7 +318,7 @@ impl Catalogue {
                 let records = vec![
                     Seen { key, version: switch.map_or(0, |seen| seen.version), it }.record()?,
                     self.0.audit_record(&by.into(), what, about(server), details)?,
-                    self.moved(server, seen)?,
+                    self.moved(server, known.server)?,
                 ];
                 Ok(self.0.put(records).await?.then_some(()))
             })

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     access::AccessError,
     cli::{Executable, Use, executable},
-    config::{self, Config, ConfigError},
+    config::{self, Config, ConfigError, Stamp, may_name},
 };
 use async_trait::async_trait;
 use futures::future::join_all;
@@ -22,15 +22,17 @@ use leasehold::{
     },
 };
 use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 use tokio::sync::Mutex;
 
 /// A file that was written less long ago may be half written.
 const SETTLED: Duration = Duration::from_millis(300);
+/// Waits for whoever writes the file all the time; then it is read as it is.
+const SETTLING_MAX: u32 = 10;
 /// Between two looks of a process in which nothing is called.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
@@ -42,21 +44,15 @@ pub(crate) struct InForce {
 }
 
 struct State {
-    file: Option<(PathBuf, Stamp)>,
+    file: Option<(PathBuf, Option<Stamp>)>,
     config: Arc<Config>,
     servers: Servers,
     versions: BTreeMap<String, u64>,
     /// What each server said last that is in the store.
     noted: BTreeMap<String, Arc<Vec<Definition>>>,
     executable: Arc<Executable>,
-}
-
-/// By which a file is known to be the same.
-type Stamp = Option<(SystemTime, u64)>;
-
-fn stamp(file: &Path) -> Stamp {
-    let metadata = std::fs::metadata(file).ok()?;
-    Some((metadata.modified().ok()?, metadata.len()))
+    /// Servers that this process has asked for their tools, whether they answered or not.
+    asked: BTreeSet<String>,
 }
 
 /// Why it is not known what is in force.
@@ -83,18 +79,19 @@ impl InForce {
     /// The configuration is wrong, or the store does not answer.
     pub(crate) async fn new(config: &Config, catalogue: Catalogue, to: Use) -> Result<Self, NotKnown> {
         let mut state = State {
-            file: config.file.as_ref().map(|file| (file.clone(), stamp(file))),
+            file: config.file.clone().map(|file| (file, config.stamp)),
             config: Arc::new(config.clone()),
             servers: Servers::default(),
             versions: BTreeMap::new(),
             noted: BTreeMap::new(),
             executable: Arc::default(),
+            asked: BTreeSet::new(),
         };
         state.configure(Arc::clone(&state.config), to);
         if !config.mcp.is_empty() {
             state.versions = catalogue.versions().await?;
         }
-        let known = known(&catalogue, config).await?;
+        let known = known_of(&catalogue, config).await?;
         state.executable = Arc::new(executable(config, to, state.offers(&known))?);
         Ok(Self { catalogue, to, state: Mutex::new(state) })
     }
@@ -128,16 +125,24 @@ impl InForce {
         } else if Arc::ptr_eq(&config, &state.config) {
             return Ok(());
         }
-        let known = known(&self.catalogue, &config).await?;
-        let before = Arc::clone(&state.config);
-        state.configure(config, self.to);
-        match executable(&state.config, self.to, state.offers(&known)) {
-            Ok(executable) => state.executable = Arc::new(executable),
-            Err(error) => {
-                tracing::warn!("the changed configuration is not taken over, what was in force stays: {error}");
-                state.configure(before, self.to);
+        let mut known = known_of(&self.catalogue, &config).await?;
+        if !Arc::ptr_eq(&config, &state.config) {
+            let before = Arc::clone(&state.config);
+            state.configure(config, self.to);
+            match executable(&state.config, self.to, state.offers(&known)) {
+                Ok(executable) => {
+                    state.executable = Arc::new(executable);
+                    return Ok(());
+                }
+                Err(error) => {
+                    tracing::warn!("the changed configuration is not taken over, what was in force stays: {error}");
+                    state.configure(before, self.to);
+                    known = known_of(&self.catalogue, &state.config).await?;
+                }
             }
         }
+        // What the store knows otherwise by now is not passed over, whatever becomes of the file.
+        state.executable = Arc::new(executable(&state.config, self.to, state.offers(&known))?);
         Ok(())
     }
 
@@ -153,18 +158,27 @@ impl InForce {
 
     /// Asks the servers that have not told their tools yet, or said that they changed, each within its deadline.
     pub(crate) async fn ask_servers(&self) {
+        let is_to_ask =
+            |state: &State, name: &str, server: &McpServer| !state.versions.contains_key(name) || server.health().list_changed;
+        self.ask_those(is_to_ask).await;
+    }
+
+    /// Asks the servers that are meant, each within its deadline; whether there were any.
+    async fn ask_those(&self, is_meant: impl Fn(&State, &str, &McpServer) -> bool) -> bool {
         let servers: Vec<(String, McpServer)> = {
             let state = self.state.lock().await;
-            let ask =
-                |(name, server): &(&String, &McpServer)| !state.versions.contains_key(*name) || server.health().list_changed;
-            state.servers.reachable().filter(ask).map(|(name, server)| (name.clone(), server.clone())).collect()
+            let meant = state.servers.reachable().filter(|(name, server)| is_meant(&state, name, server));
+            meant.map(|(name, server)| (name.clone(), server.clone())).collect()
         };
-        let asked = servers.into_iter().map(|(name, server)| async move {
+        let asked = servers.iter().map(|(name, server)| async move {
             if let Err(error) = server.list().await {
                 tracing::warn!(server = %name, "mcp server `{name}` does not tell its tools: {error}");
             }
         });
         join_all(asked).await;
+        let any = !servers.is_empty();
+        self.state.lock().await.asked.extend(servers.into_iter().map(|(name, _)| name));
+        any
     }
 
     /// Keeps a process at what is in force while nothing is called, until it is dropped: what it claims, and what servers have to
@@ -204,7 +218,7 @@ impl InForce {
     }
 }
 
-async fn known(catalogue: &Catalogue, config: &Config) -> Result<BTreeMap<String, Known>, NotKnown> {
+async fn known_of(catalogue: &Catalogue, config: &Config) -> Result<BTreeMap<String, Known>, NotKnown> {
     let mut known = BTreeMap::new();
     for server in &config.mcp {
         let name = &server.config.name;
@@ -219,22 +233,37 @@ impl Authority for InForce {
         let (_, executable) = self.now().await.map_err(|error| error.to_string())?;
         Ok(Arc::clone(&executable.registry))
     }
+
+    async fn look_for(&self, patterns: &[String]) -> bool {
+        let is_meant = |state: &State, name: &str, _: &McpServer| {
+            let is_known = state.versions.contains_key(name) || state.asked.contains(name);
+            !is_known && patterns.iter().any(|pattern| may_name(pattern, &format!("{name}.*")))
+        };
+        self.ask_those(is_meant).await
+    }
 }
 
 impl State {
     /// The configuration, where its file is another than it was and reads.
     async fn changed_file(&mut self) -> Option<Config> {
         let (file, before) = self.file.clone()?;
-        let mut is = stamp(&file);
+        let mut is = Stamp::of(&file);
         if is == before {
             return None;
         }
         // Not before whoever writes it is done; a time to come says nothing about that.
-        while let Some(rest) = is.and_then(|(at, _)| SETTLED.checked_sub(at.elapsed().ok()?)) {
+        for _ in 0..SETTLING_MAX {
+            let written = is.and_then(|is| is.modified?.elapsed().ok());
+            let Some(rest) = written.and_then(|ago| SETTLED.checked_sub(ago)) else { break };
             tokio::time::sleep(rest).await;
-            is = stamp(&file);
+            is = Stamp::of(&file);
         }
         self.file = Some((file.clone(), is));
+        // What is to be written is often made empty first, and an empty file is a configuration too.
+        if is.is_some_and(|is| is.bytes == 0) {
+            tracing::warn!("the changed configuration is not taken over, what was in force stays: {} is empty", file.display());
+            return None;
+        }
         match config::load(Some(&file), &crate::cli::env) {
             Ok(config) => {
                 tracing::info!(file = %file.display(), "the configuration was read anew");

@@ -8,6 +8,8 @@ pub(crate) mod catalogue;
 pub(crate) mod in_force;
 mod lines;
 mod operate;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use in_force::{InForce, NotKnown};
 pub(crate) use lines::{McpLine, McpToolLine};
@@ -134,7 +136,9 @@ fn why_not(standing: &Standing<'_>, server: &str, tool: &str) -> String {
         Standing::Changed(_, differences) => {
             format!("its server describes it otherwise than it was acknowledged ({}): {mend}", told(differences))
         }
-        Standing::Gone => "its server does not list it any more".to_owned(),
+        Standing::Gone => format!(
+            "its server does not list it any more, or not so that it can be offered: `leasehold mcp probe {server}` says"
+        ),
         Standing::Off(off) => format!("it was switched off by {} at {}", off.by, off.at),
         Standing::Offered(_) => String::new(),
     }

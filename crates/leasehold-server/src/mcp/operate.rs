@@ -2,7 +2,7 @@
 
 use super::{InForce, McpLine, in_force::NotKnown, line};
 use crate::access::{AccessError, Role, Who};
-use leasehold::agent::tool::mcp::McpError;
+use leasehold::agent::tool::mcp::{McpError, refusals};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, time::Instant};
 
@@ -71,8 +71,7 @@ impl InForce {
         let begun = Instant::now();
         let listed = server.list().await.map_err(|error| Unanswered::Silent(name.to_owned(), error))?;
         let latency_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let refused = listed.iter().filter_map(|definition| Some((definition.name.clone(), definition.refusal()?)));
-        Ok(Probed { latency_ms, listed: listed.len(), refused: refused.collect(), server: self.line(name).await? })
+        Ok(Probed { latency_ms, listed: listed.len(), refused: refusals(&listed), server: self.line(name).await? })
     }
 
     /// Takes definitions as they are: tools with the hash of what was shown. Gives the server as it stands then.

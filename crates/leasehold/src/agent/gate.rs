@@ -5,7 +5,7 @@ use super::{
     arguments,
     model::{OfferedTool, Reply, RequestedCall},
     policy::Denial,
-    registry::{AgentSpec, Registry},
+    registry::{AgentSpec, Registry, matches},
     tool::{Approval, Arguments, Tool},
 };
 use crate::{
@@ -51,6 +51,21 @@ impl Gate<'_> {
         self.registry.verdict(self.agent, self.narrow, name).ok()
     }
 
+    /// Why it is not offered now. A tool that is not the agent's is no business of its model.
+    fn denied(&self, asked: &RequestedCall) -> Option<String> {
+        match self.registry.verdict(self.agent, self.narrow, &asked.tool).err()? {
+            Denial::Unknown | Denial::NotOffered | Denial::Narrowed => None,
+            Denial::Withheld(_) if !self.is_in_reach(&asked.tool) => None,
+            denial => Some(format!("`{}` is not offered now ({}): {denial}", asked.tool, denial.name())),
+        }
+    }
+
+    /// A pattern of the agent covers it, and one of the request.
+    fn is_in_reach(&self, name: &str) -> bool {
+        self.agent.tools.iter().any(|pattern| matches(pattern, name))
+            && self.narrow.is_none_or(|patterns| patterns.iter().any(|pattern| matches(pattern, name)))
+    }
+
     /// Judges a whole reply; `tools_offered` is false for a plain completion, in which nothing can be called.
     pub(crate) fn judge(&self, reply: &Reply, turn: u32, story: &Story, tools_offered: bool) -> Vec<Gated> {
         let mut judged: Vec<Gated> = Vec::with_capacity(reply.calls.len());
@@ -59,7 +74,8 @@ impl Gate<'_> {
             let gated = if index >= limits::TURN_CALLS_MAX {
                 refuse(id, asked, Effect::ReadOnly, format!("a turn has at most {} calls", limits::TURN_CALLS_MAX))
             } else if !tools_offered {
-                refuse(id, asked, Effect::ReadOnly, "no tools are offered any more; answer in words".into())
+                let withheld = self.denied(asked).map(|why| format!("{why}; ")).unwrap_or_default();
+                refuse(id, asked, Effect::ReadOnly, format!("{withheld}no tools are offered any more; answer in words"))
             } else {
                 self.judge_call(id, asked, story)
             };
@@ -71,16 +87,10 @@ impl Gate<'_> {
     fn judge_call(&self, id: CallId, asked: &RequestedCall, story: &Story) -> Gated {
         let tool = match self.registry.verdict(self.agent, self.narrow, &asked.tool) {
             Ok(tool) => tool,
-            Err(denial) => {
+            Err(_) => {
                 let offered: Vec<String> = self.offered().into_iter().map(|t| t.name).collect();
                 let effect = self.registry.tool(&asked.tool).map_or(Effect::NonIdempotentWrite, Tool::effect);
-                let named = match denial {
-                    // A tool that is not the agent's is no business of its model.
-                    Denial::Unknown | Denial::NotOffered | Denial::Narrowed => {
-                        format!("there is no tool `{}` here", asked.tool)
-                    }
-                    denial => format!("`{}` is not offered now ({}): {denial}", asked.tool, denial.name()),
-                };
+                let named = self.denied(asked).unwrap_or_else(|| format!("there is no tool `{}` here", asked.tool));
                 let why = format!("{named}; there are: {}", offered.join(", "));
                 return refuse(id, asked, effect, why);
             }

@@ -239,6 +239,12 @@ pub trait Authority: Send + Sync {
     /// # Errors
     /// It is not known, in words. Nothing is called then.
     async fn in_force(&self) -> Result<Arc<Registry>, String>;
+
+    /// Before a model is asked on behalf of an agent with these patterns: finds out, within bounded time, what tools there are that
+    /// nobody has looked for yet. True: something was looked for, and what is in force may be another registry.
+    async fn look_for(&self, _patterns: &[String]) -> bool {
+        false
+    }
 }
 
 /// The registry in force, which may be replaced while runs are executed. Clones share it.

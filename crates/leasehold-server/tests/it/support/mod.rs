@@ -13,6 +13,7 @@ use tokio::process::{Child, Command};
 
 pub(crate) mod api;
 pub(crate) mod crew;
+pub(crate) mod mcp;
 pub(crate) mod people;
 pub(crate) mod pty;
 

@@ -210,10 +210,24 @@ impl Executor {
         self.ask(segment, &agent).await
     }
 
+    /// Tools of the agent that nobody had looked for were, or that was interrupted.
+    async fn looked_for(&self, segment: &Segment, agent: &AgentSpec) -> bool {
+        let Some(authority) = &self.authority else { return false };
+        tokio::select! {
+            looked = authority.look_for(&agent.tools) => looked,
+            _ = interrupt(segment) => true,
+            () = self.stop.cancelled() => true,
+        }
+    }
+
     /// One model reply, and what follows from it at once, as one durable step.
     async fn ask(&self, segment: &mut Segment, agent: &Arc<AgentSpec>) -> Result<(), SegmentError> {
         if let Some(detail) = spent(agent, segment.row().usage) {
             return segment.commit(vec![Act::Fail { reason: Reason::Budget, detail }]).await;
+        }
+        if self.looked_for(segment, agent).await {
+            // The next step takes over what was found, or looks at what came between.
+            return segment.refresh().await;
         }
         let closing = segment.row().rounds >= max_rounds(agent, segment.story());
         let narrow = segment.story().request.as_ref().and_then(|r| r.tools.clone());

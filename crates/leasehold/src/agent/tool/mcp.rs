@@ -35,7 +35,7 @@ mod tools;
 mod words;
 
 pub use config::{ErrorOutcome, McpConfig, McpConfigError};
-pub use definition::{Change, Definition, Difference, changes};
+pub use definition::{Change, Definition, Difference, changes, refusals};
 pub use health::{Link, McpHealth};
 pub use server::{McpError, McpServer};
 pub use tools::{Offered, Refused};

@@ -31,7 +31,7 @@ use rmcp::{
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::sync::watch;
 
@@ -86,8 +86,18 @@ pub(super) struct Connection {
     pub(super) may_be_stale: bool,
     pub(super) version: ProtocolVersion,
     pub(super) server: Option<String>,
-    /// Hashes of the definitions that it gives, and after how many changes that it told of; none: it was not asked yet.
-    pub(super) definitions: Mutex<Option<(u64, BTreeMap<String, String>)>>,
+    /// What it said last of its tools; none: it was not asked yet.
+    pub(super) definitions: Mutex<Option<Said>>,
+}
+
+/// What a server said of its tools.
+pub(super) struct Said {
+    /// After so many changes that it told of.
+    pub(super) changes: u64,
+    /// When it was asked.
+    pub(super) at: Instant,
+    /// Hashes of the definitions of tools that can be offered.
+    pub(super) hashes: BTreeMap<String, String>,
 }
 
 /// Why there is no connection.
@@ -160,6 +170,11 @@ impl Connection {
             server,
             definitions: Default::default(),
         })
+    }
+
+    /// Behind it may be another process at each request.
+    pub(super) fn is_http(&self) -> bool {
+        self.process.is_none()
     }
 
     pub(super) fn is_over(&self) -> bool {

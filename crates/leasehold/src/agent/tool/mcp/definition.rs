@@ -3,7 +3,7 @@
 use crate::{limits::MCP_DEFINITION_BYTES_MAX, run::canonical_hash};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One tool of a server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -47,6 +47,20 @@ impl Definition {
         }
         jsonschema::draft202012::new(&self.input_schema).err().map(|e| format!("the schema of its arguments is none: {e}"))
     }
+}
+
+/// Which of these tools no model can be offered, by name, and why.
+pub fn refusals(listed: &[Definition]) -> BTreeMap<String, String> {
+    let mut names = BTreeSet::new();
+    let mut refused = BTreeMap::new();
+    for definition in listed {
+        // Nobody knows which of them is called.
+        let twice = (!names.insert(&definition.name)).then(|| "the server lists two tools of this name".to_owned());
+        if let Some(why) = twice.or_else(|| definition.refusal()) {
+            refused.insert(definition.name.clone(), why);
+        }
+    }
+    refused
 }
 
 /// As the protocol has it.
@@ -193,6 +207,19 @@ mod tests {
         };
         assert_eq!(sorted(found), expected);
         assert_eq!(changes(&[definition("a")], &[definition("a")]), []);
+    }
+
+    #[test]
+    fn of_two_tools_of_one_name_neither_is_offered() {
+        let mut other = definition("a");
+        other.description = "Mails".into();
+        for listed in [[definition("a"), definition("b"), other.clone()], [other, definition("b"), definition("a")]] {
+            let refused = refusals(&listed);
+            assert_eq!(refused.keys().collect::<Vec<_>>(), ["a"]);
+            assert!(refused["a"].contains("two tools"), "{refused:?}");
+        }
+        assert_eq!(refusals(&[definition("a"), definition("b")]), BTreeMap::new());
+        assert!(refusals(&[definition("")]).contains_key(""));
     }
 
     #[test]

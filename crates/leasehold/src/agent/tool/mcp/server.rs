@@ -2,8 +2,8 @@
 
 use super::{
     config::{McpConfig, McpConfigError},
-    connection::{Connection, Handler, NotOpen},
-    definition::Definition,
+    connection::{Connection, Handler, NotOpen, Said},
+    definition::{Definition, refusals},
     health::{Link, McpHealth, Record},
     mask::Mask,
     pace::Pace,
@@ -34,6 +34,10 @@ use tokio::sync::watch;
 const SDK_FALLBACK: Duration = Duration::from_secs(10);
 /// Of a deadline that leaves no room for that, the part for the newest handshake; then the old one has a connection of its own.
 const SHARE_OF_THE_NEWEST: f64 = 0.4;
+
+/// For so long a read over HTTP relies on what was listed: without a session nothing tells that the server was started anew since.
+/// A write asks each time.
+const LISTED_FRESH: Duration = Duration::from_secs(10);
 
 /// An MCP server. Clones are the same server.
 #[derive(Clone)]
@@ -267,7 +271,7 @@ impl Inner {
         is_write: bool,
     ) -> Result<CallToolResult, McpError> {
         let work = async |connection: Arc<Connection>| {
-            if self.definition_on(&connection, &tool.name).await?.as_deref() != Some(tool.hash.as_str()) {
+            if self.definition_on(&connection, &tool.name, is_write).await?.as_deref() != Some(tool.hash.as_str()) {
                 return Err(McpError::Changed(tool.name.clone()));
             }
             connection.call(&tool.name, arguments, meta, passage).await
@@ -275,25 +279,29 @@ impl Inner {
         self.operate(is_write, work).await
     }
 
-    /// Hash of the definition that the server of this connection gives of a tool: the process or host may be another than the one
+    /// Hash of the definition that the server of this connection gives of a tool, where it is one that can be offered: the process or host may be another than the one
     /// that was asked before.
-    async fn definition_on(&self, connection: &Connection, tool: &str) -> Result<Option<String>, McpError> {
+    async fn definition_on(&self, connection: &Connection, tool: &str, is_write: bool) -> Result<Option<String>, McpError> {
         let changes = *self.handler.list_changes.borrow();
-        if let Some((at, hashes)) = &*lock(&connection.definitions)
-            && *at == changes
-        {
-            return Ok(hashes.get(tool).cloned());
+        let is_known = lock(&connection.definitions).as_ref().is_some_and(|said| {
+            let is_fresh = !connection.is_http() || (!is_write && said.at.elapsed() < LISTED_FRESH);
+            said.changes == changes && is_fresh
+        });
+        if !is_known {
+            self.list_on(connection).await?;
         }
-        let listed = self.list_on(connection).await?;
-        Ok(listed.iter().find(|definition| definition.name == tool).map(Definition::hash))
+        Ok(lock(&connection.definitions).as_ref().and_then(|said| said.hashes.get(tool).cloned()))
     }
 
     async fn list_on(&self, connection: &Connection) -> Result<Arc<Vec<Definition>>, McpError> {
         let seen = *self.handler.list_changes.borrow();
+        let at = Instant::now();
         let definitions: Arc<Vec<Definition>> = Arc::new(connection.list().await?.into_iter().map(Definition::from).collect());
         self.listed_at.fetch_max(seen, Ordering::AcqRel);
-        let hashes = definitions.iter().map(|definition| (definition.name.clone(), definition.hash())).collect();
-        *lock(&connection.definitions) = Some((seen, hashes));
+        let refused = refusals(&definitions);
+        let offered = definitions.iter().filter(|definition| !refused.contains_key(&definition.name));
+        let hashes = offered.map(|definition| (definition.name.clone(), definition.hash())).collect();
+        *lock(&connection.definitions) = Some(Said { changes: seen, at, hashes });
         self.listed.send_if_modified(|last| {
             let is_other = last.as_ref() != Some(&definitions);
             *last = Some(Arc::clone(&definitions));

@@ -3,7 +3,7 @@
 use super::{
     answer::value_of,
     config::{ErrorOutcome, McpConfigError},
-    definition::Definition,
+    definition::{Definition, refusals},
     passage::{Fate, Passage},
     server::{Inner, Known, McpError, McpServer},
 };
@@ -69,8 +69,10 @@ impl McpServer {
             }
         }
         let mut offered = Offered { tools: Vec::new(), refused: Vec::new() };
+        let refused = refusals(definitions);
         for definition in definitions {
-            match self.tool(definition, definitions) {
+            let tool = refused.get(&definition.name).map_or_else(|| self.tool(definition, definitions), |why| Err(why.clone()));
+            match tool {
                 Ok(tool) => offered.tools.push(tool),
                 Err(why) => offered.refused.push(Refused { tool: definition.name.clone(), why }),
             }
@@ -79,12 +81,6 @@ impl McpServer {
     }
 
     fn tool(&self, definition: &Definition, all: &[Definition]) -> Result<Tool, String> {
-        if let Some(why) = definition.refusal() {
-            return Err(why);
-        }
-        if all.iter().filter(|other| other.name == definition.name).count() > 1 {
-            return Err("the server lists two tools of this name".into());
-        }
         let name = format!("{}.{}", self.name(), definition.name);
         let wire = to_wire(&name);
         let is_other = |other: &&Definition| other.name != definition.name;
