@@ -28,6 +28,7 @@ mod kill_postgres;
 mod limits;
 mod locked_row;
 mod login;
+mod mcp_questions;
 mod model_server;
 mod policy;
 mod random_kill;

@@ -41,6 +41,13 @@ impl Ledger {
     fn lines(&self) -> Vec<String> {
         std::fs::read_to_string(&self.path).unwrap_or_default().lines().map(str::to_owned).collect()
     }
+    /// Waits until the tool was entered.
+    async fn reached(&self) {
+        while self.entered().is_empty() {
+            // Only the file says that the far side was reached.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
     /// With what the tool was entered.
     fn entered(&self) -> Vec<Value> {
         let entered = std::fs::read_to_string(self.path.with_extension("entered")).unwrap_or_default();
@@ -78,7 +85,12 @@ impl Run {
             { "calls": [{ "tool": format!("{}.{tool}", server.name()), "arguments": arguments }] },
             { "text": "done" },
         ] });
-        let tools = server.tools(&server.list().await.unwrap()).unwrap().tools;
+        let listed = server.listed().borrow().clone();
+        let definitions = match listed {
+            Some(listed) => listed.as_ref().clone(),
+            None => server.list().await.unwrap(),
+        };
+        let tools = server.tools(&definitions).unwrap().tools;
         let builder = World::builder(&toml::to_string(&script).unwrap()).on(&place.store, &place.clock).process(process);
         tools.into_iter().fold(builder, leasehold_testkit::world::WorldBuilder::tool).build()
     }
@@ -355,11 +367,13 @@ fn shell(ledger: &Ledger, question: &str, before_it_asks: &str) -> McpConfig {
         read initialize; echo '{{"jsonrpc":"2.0","id":1,"result":{{"protocolVersion":"2025-06-18","capabilities":{{"tools":{{}}}},"serverInfo":{{"name":"s","version":"1"}}}}}}'
         read initialized
         read list; echo '{{"jsonrpc":"2.0","id":2,"result":{{"tools":[{{"name":"ask","inputSchema":{{"type":"object"}}}}]}}}}'
-        read call; echo "$call" >> {path}.entered
-        {before_it_asks}
-        echo '{{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{question}}}'
-        read answer; echo "$answer" >> {path}
-        echo '{{"jsonrpc":"2.0","id":3,"result":{{"content":[{{"type":"text","text":"so be it"}}]}}}}'
+        for id in 3 4; do
+            read call; echo "$call" >> {path}.entered
+            {before_it_asks}
+            echo '{{"jsonrpc":"2.0","id":"q'$id'","method":"elicitation/create","params":{question}}}'
+            read answer; echo "$answer" >> {path}
+            echo '{{"jsonrpc":"2.0","id":'$id',"result":{{"content":[{{"type":"text","text":"so be it"}}]}}}}'
+        done
         read more"#,
         path = ledger.path.display()
     );
@@ -420,24 +434,52 @@ async fn the_deadline_of_an_operation_stands_still_while_a_person_is_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_older_server_has_one_call_at_a_time_and_its_question_goes_to_the_run_of_that_call() {
+    let ledger = Ledger::new();
+    let go = ledger.path.with_extension("go");
+    let server =
+        McpServer::new(shell(&ledger, FORM, &format!("while [ ! -e {} ]; do sleep 0.02; done", go.display()))).unwrap();
+    let one = Run::start(&server, "ask", &json!({})).await;
+    ledger.reached().await;
+    let two = Run::start(&server, "ask", &json!({})).await;
+    while !two.world.kinds(two.id).await.contains(&"write_stamped") {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // Only time would show that the second call is made although it is not its turn.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    std::fs::write(&go, "").unwrap();
+    tokio::select! {
+        asked = one.asked(0) => one.answer(&asked, Some(json!({ "size": 1 }))).await.unwrap(),
+        asked = two.asked(0) => panic!("the other run is asked: {asked:?}"),
+    };
+    assert_eq!(one.ended().await.0, State::Completed);
+    let asked = two.asked(0).await;
+    two.answer(&asked, Some(json!({ "size": 2 }))).await.unwrap();
+    assert_eq!(two.ended().await.0, State::Completed);
+    let sizes: Vec<Value> = ledger
+        .lines()
+        .iter()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["result"]["content"]["size"].clone())
+        .collect();
+    assert_eq!(sizes, [1, 2]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_an_older_server_asks_for_a_call_that_was_given_up_reaches_no_other_run() {
     let ledger = Ledger::new();
-    // The first process asks late: once this pipe is opened.
-    let fifo = ledger.path.with_extension("fifo");
-    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
-    let late = format!("[ $n = 1 ] && read go < {}", fifo.display());
+    // The first process asks late.
+    let go = ledger.path.with_extension("go");
+    let late = format!("while [ $n = 1 ] && [ ! -e {} ]; do sleep 0.02; done", go.display());
     let mut config = shell(&ledger, FORM, &late);
     config.effects.insert("ask".into(), ConfiguredEffect::ReadOnly);
     let server = McpServer::new(config).unwrap();
     let given_up = Run::start(&server, "ask", &json!({})).await;
-    while ledger.entered().is_empty() {
-        // Only the file says that the far side was reached.
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    ledger.reached().await;
     given_up.world.runtime.cancel(given_up.id, World::person(), None).await.unwrap();
     assert_eq!(given_up.ended.await.unwrap().unwrap().state, State::Cancelled);
 
     let run = Run::start(&server, "ask", &json!({})).await;
+    std::fs::write(&go, "").unwrap();
     let asked = run.asked(0).await;
     assert_eq!(server.health().restarts, 1, "it is asked on a connection of its own");
     run.answer(&asked, Some(json!({ "size": 2 }))).await.unwrap();
