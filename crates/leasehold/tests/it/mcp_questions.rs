@@ -368,7 +368,7 @@ fn shell(ledger: &Ledger, question: &str, before_it_asks: &str) -> McpConfig {
         read initialized
         read list; echo '{{"jsonrpc":"2.0","id":2,"result":{{"tools":[{{"name":"ask","inputSchema":{{"type":"object"}}}}]}}}}'
         for id in 3 4; do
-            read call; echo "$call" >> {path}.entered
+            read call || exit; echo "$call" >> {path}.entered
             {before_it_asks}
             echo '{{"jsonrpc":"2.0","id":"q'$id'","method":"elicitation/create","params":{question}}}'
             read answer; echo "$answer" >> {path}
