@@ -60,6 +60,11 @@ pub async fn telling() -> Option<Vec<String>> {
     script("telling.py").await
 }
 
+/// The tests' own server on the official SDK that asks people, as a command.
+pub async fn asking() -> Option<Vec<String>> {
+    script("asking.py").await
+}
+
 async fn script(name: &str) -> Option<Vec<String>> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../leasehold/tests/mcp").join(name);
     Some(vec![python().await?, script.display().to_string()])

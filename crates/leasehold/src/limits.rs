@@ -113,6 +113,8 @@ pub const MODELS_IN_TURN_MAX: usize = 8;
 pub const LATE_OUTCOMES_LEASES: u32 = 3;
 /// The same, at least, however short a lease is.
 pub const LATE_OUTCOMES_WAIT_MIN: Duration = Duration::from_secs(10);
+/// Longest time that an operator may give people to answer what an MCP server asks in one call; more: the configuration is refused.
+pub const MCP_QUESTIONS_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// Bytes of one message of an MCP server; a longer one is dropped, and who waits for it waits until its deadline.
 pub const MCP_MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Tools of one MCP server; more: the list is refused.

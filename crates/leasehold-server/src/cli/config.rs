@@ -382,6 +382,7 @@ fn mcp_server(configured: &crate::config::Mcp) -> Section {
     }
     let timeout = config.timeout.unwrap_or(http::TIMEOUT_DEFAULT);
     lines.push(line("timeout", period_text(timeout), default_or_place(config.timeout.is_some())));
+    lines.extend(config.questions.map(|limit| line("questions", period_text(limit), place)));
     let bytes = config.max_response.unwrap_or(http::RESPONSE_BYTES_DEFAULT);
     lines.push(line("max_response", format!("{bytes}B"), default_or_place(config.max_response.is_some())));
     Section { name: "mcp", many: true, lines }

@@ -12,7 +12,7 @@ use std::{
 use toml::Spanned;
 
 /// Keys of a server that can be wrong by their value.
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 13] = [
     "name",
     "command",
     "url",
@@ -22,6 +22,7 @@ const KEYS: [&str; 12] = [
     "effects",
     "approval",
     "timeout",
+    "questions",
     "max_response",
     "error_outcome",
     "idempotency_argument",

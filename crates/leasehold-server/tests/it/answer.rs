@@ -1,6 +1,6 @@
 //! `leasehold answer`: a call that runs in one process asks, and a person at another answers, on the store itself or at a server.
 //!
-//! No tool that can be configured asks, so the process that runs the call is the test itself, on the file of the real commands.
+//! The process that runs the call is the test itself, on the file of the real commands; `mcp_questions` has a worker in its place.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 

@@ -8,9 +8,16 @@ const TAKING_IN: Duration = Duration::from_millis(250);
 
 /// Waits for an answer, at most so long; one that has come by then counts.
 pub(crate) async fn within<T>(limit: Duration, answer: impl Future<Output = T>) -> Option<T> {
+    before(tokio::time::sleep(limit), answer).await
+}
+
+/// The same with a limit that is told.
+pub(crate) async fn before<T>(limit: impl Future<Output = ()>, answer: impl Future<Output = T>) -> Option<T> {
     tokio::pin!(answer);
-    match tokio::time::timeout(limit, &mut answer).await {
-        Ok(answer) => Some(answer),
-        Err(_) => tokio::time::timeout(TAKING_IN, answer).await.ok(),
+    tokio::select! {
+        biased;
+        answer = &mut answer => return Some(answer),
+        () = limit => {}
     }
+    tokio::time::timeout(TAKING_IN, answer).await.ok()
 }

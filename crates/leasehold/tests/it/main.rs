@@ -17,6 +17,7 @@ mod differential;
 mod embed;
 mod late_words;
 mod mcp_http;
+mod mcp_questions;
 mod mcp_runs;
 mod model_fallback;
 mod model_limits;

@@ -10,7 +10,8 @@
 //! - **Hold us up.** Each operation has one deadline over connecting, handshake and call; a connection that did not answer in time is
 //!   thrown away; what fails is tried again after growing pauses. Its standard error is read and forgotten, garbage is skipped.
 //! - **Outlive us.** Its process leads a group that ends with the connection, with the runtime and with this value.
-//! - **Ask our models or our people.** It gets no sampling, no roots, and no answer in anybody's name.
+//! - **Ask our models or our people.** It gets no sampling and no roots, asks a person only where its operator
+//!   says so, and gets no answer in anybody's name.
 //! - **See our environment, or show our secrets.** A process gets a few harmless variables and what is configured for it; values of
 //!   `env` and `headers` are replaced where its words are repeated.
 //! - **Flood us.** Messages, lists, definitions, results and quoted words are bounded in `limits`.
@@ -18,6 +19,7 @@
 mod answer;
 mod config;
 mod connection;
+mod deadline;
 mod definition;
 mod elicit;
 mod guarded;

@@ -2,6 +2,7 @@
 //! to write.
 
 use super::super::http::{ConfiguredApproval, ConfiguredEffect, HeaderSource, units};
+use crate::limits::MCP_QUESTIONS_MAX;
 use serde::Deserialize;
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -35,6 +36,9 @@ pub struct McpConfig {
     /// For each operation, connecting included; left out: 30 s.
     #[serde(default, deserialize_with = "units::optional_duration")]
     pub timeout: Option<Duration>,
+    /// How long a person has, in all of one call, to answer what the server asks; left out: nobody is asked.
+    #[serde(default, deserialize_with = "units::optional_duration")]
+    pub questions: Option<Duration>,
     /// Bytes of a result that are kept; left out: 1 MiB.
     #[serde(default, deserialize_with = "units::optional_size")]
     pub max_response: Option<usize>,
@@ -79,6 +83,7 @@ impl McpConfig {
             effects: BTreeMap::new(),
             approval: BTreeMap::new(),
             timeout: None,
+            questions: None,
             max_response: None,
             error_outcome: BTreeMap::new(),
             idempotency_argument: BTreeMap::new(),
@@ -97,6 +102,10 @@ impl McpConfig {
     /// What contradicts itself in the file alone.
     pub(super) fn check(&self) -> Result<(), McpConfigError> {
         let wrong = |key: &str, why: String| Err(McpConfigError { server: self.name.clone(), key: key.to_owned(), why });
+        if self.questions.is_some_and(|limit| limit > MCP_QUESTIONS_MAX) {
+            let longest = MCP_QUESTIONS_MAX.as_secs() / 3_600;
+            return wrong("questions", format!("must be at most {longest}h"));
+        }
         for (tool, effect) in &self.effects {
             if *effect != ConfiguredEffect::ReadOnly {
                 continue;
@@ -131,6 +140,7 @@ impl fmt::Debug for McpConfig {
             .field("effects", &self.effects)
             .field("approval", &self.approval)
             .field("timeout", &self.timeout)
+            .field("questions", &self.questions)
             .field("max_response", &self.max_response)
             .field("error_outcome", &self.error_outcome)
             .field("idempotency_argument", &self.idempotency_argument)

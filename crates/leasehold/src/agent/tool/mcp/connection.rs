@@ -1,7 +1,7 @@
 //! One connection: the handshake, and one request at a time of a caller on it. Nothing here has a deadline; the server's operation has.
 
 use super::{
-    elicit,
+    elicit::{self, Floor},
     guarded::{GuardedHttp, GuardedPipes},
     lines::Objects,
     passage::Passage,
@@ -15,9 +15,10 @@ use rmcp::{
     ClientHandler, RoleClient, ServiceError,
     model::{
         CallToolRequest, CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, ClientRequest,
-        DiscoverRequest, DiscoverRequestParams, ElicitRequestParams, ElicitResult, ErrorCode, ErrorData, Implementation,
-        JsonObject, ListToolsRequest, PaginatedRequestParams, PingRequest, ProgressNotificationParam, ProtocolVersion,
-        RequestMetaObject, ServerResult, SubscriptionFilter, Tool,
+        ConstString as _, CustomRequest, CustomResult, DiscoverRequest, DiscoverRequestParams, ElicitRequestParams,
+        ElicitResult, ElicitationCapability, ElicitationCreateRequestMethod, ErrorCode, ErrorData, FormElicitationCapability,
+        Implementation, InputRequiredResult, ListToolsRequest, PaginatedRequestParams, PingRequest, ProgressNotificationParam,
+        ProtocolVersion, RequestMetaObject, ServerResult, SubscriptionFilter, Tool,
     },
     service::{
         ClientInitializeError, ClientLifecycleMode, ClientServiceExt as _, NotificationContext, PeerRequestOptions,
@@ -45,14 +46,19 @@ pub(super) struct Handler {
     pub(super) list_changes: watch::Sender<u64>,
     /// Counts its notifications of progress.
     pub(super) progress: watch::Sender<u64>,
+    /// Where it asks people; none: they are not to be asked.
+    pub(super) floor: Option<Floor>,
 }
 
 impl ClientHandler for Handler {
     fn get_info(&self) -> ClientConfig {
-        // No capability is declared: no sampling, no roots, no elicitation, no tasks.
+        // Nothing else is declared: no sampling, no roots, no tasks, and no question that a person would answer at a URL.
+        let mut capabilities = ClientCapabilities::default();
+        capabilities.elicitation =
+            self.floor.as_ref().map(|_| ElicitationCapability::new().with_form(FormElicitationCapability::new()));
         let us = Implementation::new("leasehold", env!("CARGO_PKG_VERSION"));
         // The version is what the old handshake begins with.
-        ClientConfig::new(ClientCapabilities::default(), us).with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
+        ClientConfig::new(capabilities, us).with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
     }
 
     #[expect(deprecated, reason = "the protocol drops roots; servers of older versions may ask for them still")]
@@ -63,9 +69,25 @@ impl ClientHandler for Handler {
     async fn create_elicitation(
         &self,
         request: ElicitRequestParams,
-        _: RequestContext<RoleClient>,
+        context: RequestContext<RoleClient>,
     ) -> Result<ElicitResult, ErrorData> {
-        elicit::answer(&request)
+        match &self.floor {
+            Some(floor) => floor.ask(request, context.ct).await,
+            None => Err(elicit::nobody()),
+        }
+    }
+
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _: RequestContext<RoleClient>,
+    ) -> Result<CustomResult, ErrorData> {
+        match (request.method.as_str(), &self.floor) {
+            // Its schema or its mode is none that the library knows.
+            (ElicitationCreateRequestMethod::VALUE, Some(_)) => Err(elicit::not_shown()),
+            (ElicitationCreateRequestMethod::VALUE, None) => Err(elicit::nobody()),
+            _ => Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, request.method, None)),
+        }
     }
 
     async fn on_progress(&self, _: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
@@ -88,6 +110,8 @@ pub(super) struct Connection {
     pub(super) server: Option<String>,
     /// What it said last of its tools; none: it was not asked yet.
     pub(super) definitions: Mutex<Option<Said>>,
+    /// Where it asks in the middle of a call; none: it does not, or nobody is to be asked.
+    pub(super) floor: Option<Floor>,
 }
 
 /// What a server said of its tools.
@@ -98,6 +122,14 @@ pub(super) struct Said {
     pub(super) at: Instant,
     /// Hashes of the definitions of tools that can be offered.
     pub(super) hashes: BTreeMap<String, String>,
+}
+
+/// What a call comes to.
+pub(super) enum Answered {
+    /// It is over.
+    Result(CallToolResult),
+    /// It goes on when it is made again with the answers.
+    Question(InputRequiredResult),
 }
 
 /// Why there is no connection.
@@ -112,7 +144,7 @@ impl Connection {
     /// Connects and shakes hands, with the newest version unless only the old handshake is to be tried.
     pub(super) async fn open(
         target: &Target,
-        handler: Handler,
+        mut handler: Handler,
         last_words: &LastWords,
         only_initialize: bool,
     ) -> Result<Self, NotOpen> {
@@ -125,6 +157,9 @@ impl Connection {
             }
         };
         let list_changes = handler.list_changes.clone();
+        // Each connection has its own, so that what is asked on one that was given up reaches no call of the next.
+        handler.floor = handler.floor.map(|_| Floor::default());
+        let floor = handler.floor.clone();
         let (service, process) = match target {
             Target::Process(command) => {
                 let (process, output, input) = Process::start(command, last_words)
@@ -166,6 +201,7 @@ impl Connection {
             peer,
             process,
             may_be_stale,
+            floor: floor.filter(|_| version.has_initialize()),
             version,
             server,
             definitions: Default::default(),
@@ -246,19 +282,22 @@ impl Connection {
     /// Calls a tool, once.
     pub(super) async fn call(
         &self,
-        tool: &str,
-        arguments: JsonObject,
+        params: CallToolRequestParams,
         meta: RequestMetaObject,
         passage: &Passage,
-    ) -> Result<CallToolResult, McpError> {
-        let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
+    ) -> Result<Answered, McpError> {
         let mut request = CallToolRequest::new(params);
         request.extensions.insert(passage.clone());
         match self.ask(ClientRequest::CallToolRequest(request), Some(meta)).await? {
-            ServerResult::CallToolResult(result) => Ok(result),
+            ServerResult::CallToolResult(result) => Ok(Answered::Result(result)),
             // A result without content and without anything else.
-            ServerResult::EmptyResult(_) => Ok(CallToolResult::default()),
-            ServerResult::InputRequiredResult(question) => Err(McpError::NeedsInput(elicit::ended_in_a_question(&question))),
+            ServerResult::EmptyResult(_) => Ok(Answered::Result(CallToolResult::default())),
+            ServerResult::InputRequiredResult(question) => Ok(Answered::Question(question)),
+            ServerResult::CustomResult(CustomResult(result))
+                if result.get("resultType").is_some_and(|t| t == "input_required") =>
+            {
+                Err(McpError::NeedsInput(elicit::ended_in_no_form()))
+            }
             ServerResult::CreateTaskResult(_) => {
                 Err(McpError::Undecodable("it made a task of the call, which was not offered to it".into()))
             }

@@ -190,12 +190,12 @@ mod tests {
             let posted = client.post_message(url.as_str().into(), request(passage), None, None, Headers::new()).await;
             posted.err().map(|error| error.to_string()).unwrap_or_default()
         };
-        let passage = Passage::write(Arc::clone(&trust));
+        let passage = Passage::new(Some(Arc::clone(&trust)));
         assert!(post(&passage).await.contains("accepted without an answer"));
         // The same request again.
         post(&passage).await;
         // The lease ended after the first look.
-        let late = Passage::write(Arc::clone(&trust));
+        let late = Passage::new(Some(Arc::clone(&trust)));
         clock.advance(Duration::from_secs(50));
         post(&late).await;
         assert_eq!(late.close(), super::super::passage::Fate::NotHeld);

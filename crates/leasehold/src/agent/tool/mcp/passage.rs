@@ -37,15 +37,8 @@ pub(super) enum Fate {
 }
 
 impl Passage {
-    pub(super) fn read() -> Self {
-        Self::new(None)
-    }
-
-    pub(super) fn write(trust: Arc<TrustWindow>) -> Self {
-        Self::new(Some(trust))
-    }
-
-    fn new(trust: Option<Arc<TrustWindow>>) -> Self {
+    /// Of a write where there is a lease, else of a read.
+    pub(super) fn new(trust: Option<Arc<TrustWindow>>) -> Self {
         Self(Arc::new(Inner { trust, state: AtomicU8::new(WAITING) }))
     }
 
@@ -89,12 +82,12 @@ mod tests {
 
     #[test]
     fn it_opens_once_and_never_after_it_was_closed() {
-        let passage = Passage::read();
+        let passage = Passage::new(None);
         assert!(passage.open());
         assert!(!passage.open(), "the same request again finds it used");
         assert_eq!(passage.close(), Fate::MayHaveArrived);
 
-        let passage = Passage::read();
+        let passage = Passage::new(None);
         assert_eq!(passage.close(), Fate::NothingSent);
         assert!(!passage.open(), "what was given up does not go out later");
         assert_eq!(passage.close(), Fate::NothingSent);
@@ -104,7 +97,7 @@ mod tests {
     fn it_does_not_open_without_a_lease() {
         let clock = ManualClock::new();
         let trust = TrustWindow::new(clock.clone(), Duration::from_secs(60), clock.now());
-        let passage = Passage::write(Arc::clone(&trust));
+        let passage = Passage::new(Some(Arc::clone(&trust)));
         trust.lose();
         assert!(!passage.open());
         assert_eq!(passage.close(), Fate::NotHeld);

@@ -2,24 +2,27 @@
 
 use super::{
     config::{McpConfig, McpConfigError},
-    connection::{Connection, Handler, NotOpen, Said},
+    connection::{Answered, Connection, Handler, NotOpen, Said},
+    deadline::Deadline,
     definition::{Definition, refusals},
+    elicit::{Floor, Person, Resumed},
     health::{Link, McpHealth, Record},
     mask::Mask,
     pace::Pace,
-    passage::Passage,
+    passage::{Fate, Passage},
     process::LastWords,
     target::{Resolved, Target, resolve},
 };
 use crate::{
     agent::{
-        patience::within,
+        patience::before,
         tool::http::{RESPONSE_BYTES_DEFAULT, TIMEOUT_DEFAULT},
     },
     limits::{MCP_GRACE, MCP_MESSAGE_BYTES_MAX},
+    worker::trust::TrustWindow,
 };
 use jiff::Timestamp;
-use rmcp::model::{CallToolResult, JsonObject, RequestMetaObject};
+use rmcp::model::{CallToolRequestParams, CallToolResult, JsonObject, RequestMetaObject};
 use std::{
     fmt,
     sync::{
@@ -55,6 +58,8 @@ pub(super) struct Inner {
     current: Mutex<Option<Arc<Connection>>>,
     /// Held while connecting, so that those who come meanwhile wait for the same connection.
     connecting: tokio::sync::Mutex<()>,
+    /// Of calls at a server that cannot say for which of them it asks.
+    turns: tokio::sync::Mutex<()>,
     pace: Mutex<Pace>,
     record: Mutex<Record>,
     /// Only the old handshake works.
@@ -90,6 +95,9 @@ pub enum McpError {
     /// It asks a question instead.
     #[error("{0}")]
     NeedsInput(String),
+    /// It can ask one person at a time, and that was another call's all the while. Nothing was sent.
+    #[error("another call of this server waits for a person, and it takes one at a time")]
+    Busy,
     /// It describes the tool otherwise than the tool was registered. Nothing was sent.
     #[error("`{0}` is not what it was: its server describes it otherwise now")]
     Changed(String),
@@ -112,6 +120,21 @@ pub(super) struct Known {
     pub(super) name: String,
     /// Of its definition.
     pub(super) hash: String,
+}
+
+/// A call to be made.
+pub(super) struct Request<'a> {
+    pub(super) tool: &'a Known,
+    pub(super) arguments: JsonObject,
+    pub(super) meta: RequestMetaObject,
+    /// The lease of a write; none: a read.
+    pub(super) trust: Option<Arc<TrustWindow>>,
+}
+
+/// Why a call has no result, and what became of its last request.
+pub(super) struct NoResult {
+    pub(super) error: McpError,
+    pub(super) fate: Fate,
 }
 
 /// How far an operation came.
@@ -140,6 +163,7 @@ impl McpServer {
     /// The key that is wrong and the mend.
     pub fn new_with_env(config: McpConfig, env: impl Fn(&str) -> Option<String>) -> Result<Self, McpConfigError> {
         let timeout = config.timeout.unwrap_or(TIMEOUT_DEFAULT);
+        let floor = config.questions.map(|_| Floor::default());
         let max_response = config.max_response.unwrap_or(RESPONSE_BYTES_DEFAULT);
         if max_response > MCP_MESSAGE_BYTES_MAX {
             return Err(McpConfigError {
@@ -156,10 +180,11 @@ impl McpServer {
             endpoint,
             mask,
             target,
-            handler: Handler { list_changes: watch::Sender::new(0), progress: watch::Sender::new(0) },
+            handler: Handler { list_changes: watch::Sender::new(0), progress: watch::Sender::new(0), floor },
             words: LastWords::default(),
             current: Mutex::default(),
             connecting: tokio::sync::Mutex::default(),
+            turns: tokio::sync::Mutex::default(),
             pace: Mutex::default(),
             record: Mutex::default(),
             only_initialize: AtomicBool::new(false),
@@ -184,7 +209,8 @@ impl McpServer {
     /// # Errors
     /// It does not answer as it should.
     pub async fn list(&self) -> Result<Vec<Definition>, McpError> {
-        let definitions = self.0.operate(false, async |connection| self.0.list_on(&connection).await).await?;
+        let definitions =
+            self.0.operate(false, &self.0.deadline(), async |connection| self.0.list_on(&connection).await).await?;
         Ok(definitions.as_ref().clone())
     }
 
@@ -200,7 +226,7 @@ impl McpServer {
     /// It gives none.
     pub async fn ping(&self) -> Result<Duration, McpError> {
         let begun = Instant::now();
-        self.0.operate(false, async |connection| connection.ping().await).await?;
+        self.0.operate(false, &self.0.deadline(), async |connection| connection.ping().await).await?;
         Ok(begun.elapsed())
     }
 
@@ -261,26 +287,73 @@ impl McpServer {
 }
 
 impl Inner {
-    /// Calls a tool once: what goes out passes through the passage.
-    pub(super) async fn call(
-        &self,
-        tool: &Known,
-        arguments: JsonObject,
-        meta: RequestMetaObject,
-        passage: &Passage,
-        is_write: bool,
-    ) -> Result<CallToolResult, McpError> {
-        let work = async |connection: Arc<Connection>| {
-            if self.definition_on(&connection, &tool.name, is_write).await?.as_deref() != Some(tool.hash.as_str()) {
-                return Err(McpError::Changed(tool.name.clone()));
-            }
-            connection.call(&tool.name, arguments, meta, passage).await
-        };
-        self.operate(is_write, work).await
+    fn deadline(&self) -> Deadline {
+        Deadline::new(self.timeout)
     }
 
-    /// Hash of the definition that the server of this connection gives of a tool, where it is one that can be offered: the process or host may be another than the one
-    /// that was asked before.
+    /// Calls a tool once, and goes on with it where it ended in questions and the person answered them. Each request goes out through
+    /// a passage of its own.
+    pub(super) async fn call(&self, request: &Request<'_>, person: &mut Person<'_>) -> Result<CallToolResult, NoResult> {
+        let deadline = self.deadline();
+        let mut resumed = None;
+        // Each round asks, and a call can ask only so often.
+        loop {
+            let passage = Passage::new(request.trust.clone());
+            let error = match self.request(request, resumed.as_ref(), &passage, person, &deadline).await {
+                Ok(Answered::Result(result)) => return Ok(result),
+                Ok(Answered::Question(question)) => match person.answer_all(question).await {
+                    Ok(answers) => {
+                        resumed = Some(answers);
+                        continue;
+                    }
+                    Err(why) => McpError::NeedsInput(self.mask.said(&why)),
+                },
+                Err(error) => error,
+            };
+            return Err(match (passage.close(), &resumed) {
+                // The server was told to wait, and then nothing more.
+                (Fate::NothingSent | Fate::NotHeld, Some(_)) => NoResult {
+                    error: McpError::NeedsInput(format!("the server asked, and nothing of the answer was sent: {error}")),
+                    fate: Fate::MayHaveArrived,
+                },
+                (fate, _) => NoResult { error, fate },
+            });
+        }
+    }
+
+    async fn request(
+        &self,
+        request: &Request<'_>,
+        resumed: Option<&Resumed>,
+        passage: &Passage,
+        person: &mut Person<'_>,
+        deadline: &Deadline,
+    ) -> Result<Answered, McpError> {
+        let mut params = CallToolRequestParams::new(request.tool.name.clone()).with_arguments(request.arguments.clone());
+        if let Some(resumed) = resumed {
+            params.input_responses = Some(resumed.responses.clone());
+            params.request_state.clone_from(&resumed.state);
+        }
+        let turn = person.turn(&self.turns).await?;
+        let work = async |connection: Arc<Connection>| {
+            // Who asks in its answer says for which call.
+            let _turn = turn.filter(|_| connection.floor.is_some());
+            let hash = self.definition_on(&connection, &request.tool.name, request.trust.is_some()).await?;
+            if hash.as_deref() != Some(request.tool.hash.as_str()) {
+                return Err(McpError::Changed(request.tool.name.clone()));
+            }
+            let call = connection.call(params, request.meta.clone(), passage);
+            let Some(floor) = &connection.floor else { return call.await };
+            let mut unanswered = Unanswered { server: self, connection: &connection, is_answered: false };
+            let answered = floor.during(call, person, deadline).await;
+            unanswered.is_answered = true;
+            answered
+        };
+        self.operate(request.trust.is_some(), deadline, work).await
+    }
+
+    /// Hash of the definition that the server of this connection gives of a tool, where it is one that can be offered: the process or
+    /// host may be another than the one that was asked before.
     async fn definition_on(&self, connection: &Connection, tool: &str, is_write: bool) -> Result<Option<String>, McpError> {
         let changes = *self.handler.list_changes.borrow();
         let is_known = lock(&connection.definitions).as_ref().is_some_and(|said| {
@@ -314,16 +387,19 @@ impl Inner {
     async fn operate<T>(
         &self,
         is_write: bool,
+        deadline: &Deadline,
         work: impl AsyncFnOnce(Arc<Connection>) -> Result<T, McpError>,
     ) -> Result<T, McpError> {
-        let begun = Instant::now();
+        let had = deadline.left();
+        let runs = deadline.runs();
         let mut stage = Stage::Waiting;
-        let done = within(self.timeout, async {
-            let connection = self.connected(begun, is_write, &mut stage).await?;
+        let done = before(deadline.has_run_out(), async {
+            let connection = self.connected(deadline, is_write, &mut stage).await?;
             stage = Stage::On(Arc::clone(&connection));
             work(connection).await
         });
         let done = done.await.unwrap_or(Err(McpError::TimedOut(self.timeout)));
+        drop(runs);
         match &done {
             Err(error) if error.is_failure() => {
                 if let (Stage::On(connection), true) = (&stage, error.ends_the_connection()) {
@@ -340,7 +416,7 @@ impl Inner {
         if !matches!(&done, Err(error) if error.is_failure()) {
             let mut record = lock(&self.record);
             record.last_contact = Some(Timestamp::now());
-            record.latency = Some(begun.elapsed());
+            record.latency = Some(had.saturating_sub(deadline.left()));
             drop(record);
             lock(&self.pace).answered();
         }
@@ -360,7 +436,7 @@ impl Inner {
             McpError::Lost(why) => McpError::Lost(self.mask.said(&why)),
             McpError::Refused { code, message } => McpError::Refused { code, message: self.mask.said(&message) },
             McpError::Undecodable(why) => McpError::Undecodable(self.mask.said(&why)),
-            McpError::TimedOut(_) | McpError::NeedsInput(_) | McpError::Changed(_) => error,
+            McpError::TimedOut(_) | McpError::NeedsInput(_) | McpError::Busy | McpError::Changed(_) => error,
         }
     }
 
@@ -380,7 +456,7 @@ impl Inner {
         current.clone()
     }
 
-    async fn connected(&self, begun: Instant, is_write: bool, stage: &mut Stage) -> Result<Arc<Connection>, McpError> {
+    async fn connected(&self, deadline: &Deadline, is_write: bool, stage: &mut Stage) -> Result<Arc<Connection>, McpError> {
         if let Some(connection) = self.usable(is_write).await {
             return Ok(connection);
         }
@@ -395,7 +471,7 @@ impl Inner {
             let pace = lock(&self.pace);
             (pace.wait(Instant::now()), pace.failures())
         };
-        if wait >= self.timeout.saturating_sub(begun.elapsed()) {
+        if wait >= deadline.left() {
             let last = lock(&self.record).last_error.clone().unwrap_or_default();
             let wait = wait.as_secs_f32().ceil();
             return Err(McpError::NotConnected(format!(
@@ -457,6 +533,21 @@ impl Inner {
                 }
                 Err(NotOpen::Unreachable(_) | NotOpen::Handshake(_)) => Err(McpError::NotConnected(newest)),
             },
+        }
+    }
+}
+
+/// A call on its way. One that is given up leaves a server that may still ask for it: the connection goes with it.
+struct Unanswered<'a> {
+    server: &'a Inner,
+    connection: &'a Arc<Connection>,
+    is_answered: bool,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.server.throw_away(self.connection);
         }
     }
 }

@@ -212,7 +212,7 @@ async fn a_server_that_asks_for_a_person_a_model_or_our_files_gets_a_reason_and_
         assert_eq!(answer["id"], format!("q{id}"));
         assert!(answer.get("result").is_none() && answer["error"]["code"].is_number(), "{answer}");
     }
-    assert!(answers[0]["error"]["message"].as_str().unwrap().contains("nobody can be asked"), "{}", answers[0]);
+    assert!(answers[0]["error"]["message"].as_str().unwrap().contains("`questions` is not set"), "{}", answers[0]);
 }
 
 #[tokio::test]
@@ -405,6 +405,7 @@ fn a_configuration_that_contradicts_itself_names_the_key_and_the_mend() {
         ("command = [\"a\"]\nenv = { TOKEN = { env = \"NOT_SET\" } }", "env.TOKEN"),
         ("command = [\"a\"]\nenv = { \"A=B\" = \"c\" }", "env.A=B"),
         ("command = [\"a\"]\nmax_response = \"17MiB\"", "max_response"),
+        ("command = [\"a\"]\nquestions = \"86401s\"", "questions"),
         ("command = [\"a\"]\neffects = { b = \"read_only\" }\napproval = { b = \"required\" }", "approval.b"),
         ("command = [\"a\"]\neffects = { b = \"read_only\" }\nerror_outcome = { b = \"unknown\" }", "error_outcome.b"),
     ] {
@@ -420,6 +421,8 @@ fn a_configuration_that_contradicts_itself_names_the_key_and_the_mend() {
     assert!(McpServer::new(McpConfig::command("x".repeat(64), ["true"])).is_ok());
     let largest = McpConfig { max_response: Some(crate::limits::MCP_MESSAGE_BYTES_MAX), ..McpConfig::command("a", ["true"]) };
     assert!(McpServer::new(largest).is_ok());
+    let longest = McpConfig { questions: Some(crate::limits::MCP_QUESTIONS_MAX), ..McpConfig::command("a", ["true"]) };
+    assert!(McpServer::new(longest).is_ok());
     for text in
         ["name = \"a\"\ncomand = [\"a\"]", "name = \"a\"\ntimeout = \"30\"", "name = \"a\"\neffects = { b = \"write\" }"]
     {

@@ -4,13 +4,14 @@ use super::{
     answer::value_of,
     config::{ErrorOutcome, McpConfigError},
     definition::{Definition, refusals},
-    passage::{Fate, Passage},
-    server::{Inner, Known, McpError, McpServer},
+    elicit::Person,
+    passage::Fate,
+    server::{Inner, Known, McpError, McpServer, NoResult, Request},
 };
 use crate::agent::{
     model::wire_name::to_wire,
     tool::{
-        Approval, Arguments, ReadAnswer, ReadTool, Tool, ToolSpec, WriteAnswer, WriteEffect, WritePermit, WriteTool,
+        Approval, Arguments, Asker, ReadAnswer, ReadTool, Tool, ToolSpec, WriteAnswer, WriteEffect, WritePermit, WriteTool,
         http::ConfiguredEffect,
     },
 };
@@ -42,6 +43,12 @@ pub struct Refused {
     pub tool: String,
     /// In words.
     pub why: String,
+}
+
+impl Inner {
+    fn person<'a>(&'a self, asker: &'a mut Asker) -> Person<'a> {
+        Person::new(asker, &self.config.name, &self.mask, self.config.questions)
+    }
 }
 
 impl McpServer {
@@ -105,7 +112,7 @@ impl McpServer {
             input: None,
             source: "mcp".into(),
             endpoint: self.0.endpoint.clone(),
-            timeout: self.0.timeout + MARGIN,
+            timeout: self.0.timeout + config.questions.unwrap_or_default() + MARGIN,
         };
         let server = Arc::clone(&self.0);
         let tool = Known { name: definition.name.clone(), hash: definition.hash() };
@@ -150,21 +157,26 @@ impl ReadTool for McpRead {
     }
 
     async fn call(&self, arguments: &Arguments) -> ReadAnswer {
+        self.call_asking(arguments, Asker::nobody()).await
+    }
+
+    async fn call_asking(&self, arguments: &Arguments, mut asker: Asker) -> ReadAnswer {
+        let mut person = self.server.person(&mut asker);
+        let meta = RequestMetaObject::new();
+        let request = Request { tool: &self.tool, arguments: arguments.clone(), meta, trust: None };
         let mut is_first = true;
         loop {
-            let (passage, meta) = (Passage::read(), RequestMetaObject::new());
-            let answer = self.server.call(&self.tool, arguments.clone(), meta, &passage, false).await;
-            return match answer {
+            return match self.server.call(&request, &mut person).await {
                 Ok(result) => {
                     let is_error = result.is_error == Some(true);
                     ReadAnswer { result: value_of(result, self.server.max_response), is_error }
                 }
-                // A read changes nothing, so it may be asked for once more, on a new connection.
-                Err(McpError::Lost(_)) if is_first => {
+                // A read changes nothing, so it may be asked for once more, on a new connection; a person is not asked twice for it.
+                Err(NoResult { error: McpError::Lost(_), .. }) if is_first && !person.was_asked() => {
                     is_first = false;
                     continue;
                 }
-                Err(error) => ReadAnswer::error(error.to_string()),
+                Err(NoResult { error, .. }) => ReadAnswer::error(error.to_string()),
             };
         }
     }
@@ -189,7 +201,7 @@ impl WriteTool for McpWrite {
         self.effect
     }
 
-    async fn call(&self, permit: WritePermit, arguments: &Arguments) -> WriteAnswer {
+    async fn call(&self, mut permit: WritePermit, arguments: &Arguments) -> WriteAnswer {
         if let Err(not_held) = permit.check() {
             return WriteAnswer::NotStarted { why: not_held.to_string() };
         }
@@ -202,9 +214,9 @@ impl WriteTool for McpWrite {
         meta.0.0.insert(RUN.into(), permit.run().to_string().into());
         meta.0.0.insert(FENCING_TOKEN.into(), permit.fencing_token().into());
         // Checked again when it is the request's turn on a standing connection.
-        let passage = Passage::write(Arc::clone(&permit.trust));
-        let answer = self.server.call(&self.tool, arguments, meta, &passage, true).await;
-        let error = match answer {
+        let request = Request { tool: &self.tool, arguments, meta, trust: Some(Arc::clone(&permit.trust)) };
+        let answer = self.server.call(&request, &mut self.server.person(permit.asker())).await;
+        let NoResult { error, fate } = match answer {
             Ok(result) => {
                 let is_error = result.is_error == Some(true);
                 let result = value_of(result, self.server.max_response);
@@ -223,7 +235,7 @@ impl WriteTool for McpWrite {
             error @ McpError::Changed(_) => WriteAnswer::NotStarted { why: error.to_string() },
             // An answer, and the tool's own: it did not go on without the input.
             McpError::NeedsInput(why) if self.error_outcome == ErrorOutcome::Done => WriteAnswer::error(why),
-            error => match passage.close() {
+            error => match fate {
                 Fate::NothingSent => WriteAnswer::NotApplied { why: format!("nothing was sent: {error}") },
                 Fate::NotHeld => WriteAnswer::NotStarted {
                     why: "the lease on this run is no longer certain to hold; nothing was sent".into(),

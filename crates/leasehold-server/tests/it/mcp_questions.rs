@@ -1,0 +1,119 @@
+//! A worker runs a call of an MCP server that asks in the middle of it, and a person answers with the real command: the write happens
+//! once, with what was answered.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use leasehold::run::{CallId, EntryBody, RunId, State};
+use leasehold_testkit::{
+    home::Home,
+    mcp::{self, HttpServer},
+};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+struct Place {
+    home: Home,
+    ledger: PathBuf,
+}
+
+impl Place {
+    /// `keys`: of the server.
+    fn new(keys: &str) -> Self {
+        let home = Home::new(env!("CARGO_BIN_EXE_leasehold"));
+        let ledger = home.path().join("ledger");
+        home.write(
+            "leasehold.toml",
+            &format!(
+                r#"
+[store]
+url = "sqlite:leasehold.db"
+[lease]
+ttl = "2s"
+sweep_interval = "200ms"
+[[model]]
+name = "m"
+provider = "scripted"
+script = "script.toml"
+[[agent]]
+name = "a"
+model = "m"
+tools = ["asking.*"]
+[[mcp]]
+name = "asking"
+requires_approval = false
+questions = "10m"
+{keys}
+"#
+            ),
+        );
+        let path = ledger.display();
+        home.write(
+            "script.toml",
+            &format!(
+                "[[reply]]\ncalls = [{{ tool = \"asking.send\", arguments = {{ path = \"{path}\", text = \"pier 2\" }} }}]\n[[reply]]\ntext = \"done\"\n"
+            ),
+        );
+        Self { home, ledger }
+    }
+
+    /// The number of the question that the run asks.
+    async fn asked(&self, id: RunId) -> String {
+        let row = self.home.until(id, "asking", |row| row.questions().count() == 1).await;
+        row.questions().next().map(|(_, question)| question.to_string()).unwrap()
+    }
+
+    async fn answer(&self, id: RunId, question: &str, answer: &[&str], exit: i32) -> String {
+        let id = id.to_string();
+        let ran = self.home.run(&[&["answer", &id, "--question", question], answer].concat()).await;
+        assert_eq!(ran.code(), exit, "{ran}");
+        ran.stderr()
+    }
+
+    fn lines(&self, name: &str) -> Vec<String> {
+        let text = std::fs::read_to_string(self.ledger.with_extension(name)).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    async fn result(&self, id: RunId) -> Value {
+        let entries = self.home.journal(id).await;
+        let outcome = entries.into_iter().find_map(|entry| match entry.body {
+            EntryBody::ToolOutcome(outcome) if outcome.call_id == CallId::of(1, 0) => Some(outcome.result),
+            _ => None,
+        });
+        outcome.unwrap_or_default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_asks_what_a_server_asks_and_the_write_happens_once_with_what_the_person_answered() {
+    let Some(command) = mcp::asking().await else { return };
+    let far = HttpServer::start(command.clone()).await;
+    for keys in [format!("command = {}", Value::from(command)), format!("url = \"{}\"", far.url())] {
+        let place = Place::new(&keys);
+        let config = place.home.run(&["config"]).await;
+        assert!(config.stdout().contains("questions = \"10m\""), "{config}");
+        // What it lists is known from now on.
+        let probed = place.home.run(&["mcp", "probe", "asking"]).await;
+        assert_eq!(probed.code(), 0, "{probed}");
+        let _worker = place.home.start(&["worker"], None);
+        let id = place.home.enqueue().await;
+        let question = place.asked(id).await;
+        let shown = place.home.run(&["runs", "show", &id.to_string()]).await.stdout();
+        assert!(shown.contains("asking asks: Which size?"), "{shown}");
+        assert!(shown.contains("size"), "{shown}");
+        let wrong = place.answer(id, &question, &["--values", r#"{"size": 10}"#], 2).await;
+        assert!(wrong.contains("/size"), "{wrong}");
+        assert_eq!((place.lines("entered").len(), place.lines("").len()), (1, 0));
+        place.answer(id, &question, &["--values", r#"{"size": 7}"#], 0).await;
+        place.home.until(id, "completed", |row| row.state == State::Completed).await;
+        assert_eq!(place.lines(""), ["pier 2 7"]);
+        assert_eq!(place.lines("entered").len(), 2);
+
+        let id = place.home.enqueue().await;
+        let question = place.asked(id).await;
+        place.answer(id, &question, &["--decline"], 0).await;
+        place.home.until(id, "completed", |row| row.state == State::Completed).await;
+        assert_eq!(place.result(id).await, json!({ "result": "not sent: decline" }));
+        assert_eq!(place.lines("").len(), 1);
+    }
+}
