@@ -10,6 +10,7 @@ use crate::{
     terminal::{self, Look, Screen, span},
 };
 use leasehold::{
+    agent::policy::{DataClass, Enforcement},
     agent::tool::{
         Approval,
         http::{self, Absent, BodyKind, ConfiguredEffect, HeaderSource},
@@ -143,6 +144,7 @@ fn sections(config: &Config) -> Vec<Section> {
     sections.extend(config.models.iter().map(model));
     sections.extend(config.agents.iter().map(agent));
     sections.extend(config.site.iter().map(site));
+    sections.extend(policy(config));
     sections.extend(config.files.iter().map(files));
     sections.extend(config.http.iter().map(http_tool));
     sections.extend(config.mcp.iter().map(mcp_server));
@@ -207,6 +209,10 @@ fn model(model: &crate::config::Model) -> Section {
     if !model.fallback.is_empty() {
         lines.push(line("fallback", model.fallback.clone(), origin));
     }
+    lines.extend(model.window.map(|tokens| line("window", tokens, origin)));
+    if model.zone != DataClass::default() {
+        lines.push(line("zone", model.zone.to_string(), origin));
+    }
     let ModelLimits { max_concurrency, requests_per_minute } = model.limits;
     lines.extend(max_concurrency.map(|n| line("max_concurrency", n.get(), origin)));
     lines.extend(requests_per_minute.map(|n| line("requests_per_minute", n.get(), origin)));
@@ -247,6 +253,9 @@ fn agent(agent: &crate::config::Agent) -> Section {
         ),
         line("approval_valid_for", period_text(agent.approval_valid_for), origin),
     ];
+    if !agent.disabled.is_empty() {
+        lines.push(line("disabled", agent.disabled.clone(), origin));
+    }
     let Limits { max_tokens, max_cost_nano_usd, effect_budgets } = &agent.limits;
     lines.extend(max_tokens.map(|max| line("max_tokens", max, origin)));
     lines.extend(max_cost_nano_usd.map(|nano| line("max_cost", nano as f64 / 1e9, "US dollars")));
@@ -274,6 +283,26 @@ fn site(site: &crate::config::effective::Site) -> Section {
         lines.push(line("approval", words, &site.origin));
     }
     Section { name: "tool.site", many: false, lines }
+}
+
+fn policy(config: &Config) -> Option<Section> {
+    let policy = &config.policy;
+    let file = config.file.as_ref().map_or_else(String::new, |file| file.display().to_string());
+    let mut lines = Vec::new();
+    if !policy.disabled.is_empty() {
+        lines.push(line("disabled", policy.disabled.clone(), &file));
+    }
+    if !policy.classes.is_empty() {
+        let enforcement = match policy.enforcement {
+            Enforcement::Enforce => "enforce",
+            Enforcement::Observe => "observe",
+        };
+        lines.push(line("data_classes", enforcement, &file));
+    }
+    for (pattern, class) in &policy.classes {
+        lines.push(line(&format!("classes.{}", toml_key(pattern)), class.to_string(), &file));
+    }
+    (!lines.is_empty()).then_some(Section { name: "policy", many: false, lines })
 }
 
 fn files(files: &crate::config::Files) -> Section {

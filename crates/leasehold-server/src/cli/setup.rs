@@ -126,18 +126,19 @@ pub(crate) fn executable(config: &Config, to: Use, mcp: Offers) -> Result<Execut
         // Its fallbacks too: an agent that only seems to have them is found out on the day they are needed.
         let turn = in_turn(&config.models, &agent.model);
         let unset = turn.iter().find_map(|model| models.get(&model.name)?.as_ref().err());
-        let mut asked = turn.iter().filter_map(|m| built.get(m.name.as_str()).map(|model| (model.clone(), m.price)));
+        let mut asked = turn.iter().filter_map(|m| built.get(m.name.as_str()).map(|model| (model.clone(), m.price, m.window)));
         let why = match (asked.next(), unset, lost) {
             (_, Some(why), _) => why.clone(),
             (Some(_), _, Some((_, why))) => why.clone(),
             (None, ..) => format!("there is no model `{}`", agent.model),
-            (Some((model, price)), ..) => {
+            (Some((model, price, window)), ..) => {
                 let spec = AgentSpec {
                     disabled: agent.disabled.clone(),
                     // What a fallback's provider may not see, the first one's may not either: it may be sent on.
                     zone: turn.iter().map(|model| model.zone).min().unwrap_or_default(),
                     price,
-                    fallbacks: asked.map(|(model, price)| Fallback { model, price }).collect(),
+                    fallbacks: asked.map(|(model, price, window)| Fallback { model, price, window }).collect(),
+                    window,
                     max_rounds: agent.max_rounds,
                     concurrency: usize::try_from(agent.concurrency).unwrap_or(usize::MAX),
                     second_approver: agent.require_second_approver,

@@ -175,6 +175,8 @@ pub(crate) struct Model {
     pub(crate) name: String,
     pub(crate) kind: ModelKind,
     pub(crate) price: Option<Price>,
+    /// Tokens of a request and its reply.
+    pub(crate) window: Option<u64>,
     /// How sensitive data may be that its provider sees.
     pub(crate) zone: DataClass,
     /// As written: names of models that are asked when it fails.

@@ -189,6 +189,7 @@ pub(crate) struct Model {
     pub(crate) max_concurrency: Option<Spanned<u32>>,
     pub(crate) requests_per_minute: Option<Spanned<u32>>,
     pub(crate) script: Option<Spanned<String>>,
+    pub(crate) window: Option<Spanned<u64>>,
     #[serde(default)]
     pub(crate) zone: DataClass,
 }

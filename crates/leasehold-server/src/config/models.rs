@@ -21,6 +21,9 @@ use leasehold::{
 use std::{collections::HashMap, num::NonZeroU32, time::Duration};
 use toml::Spanned;
 
+/// Tokens of the smallest window that is believed.
+const WINDOW_MIN: u64 = 1_000;
+
 /// The provider that plays a script.
 const SCRIPTED: &str = "scripted";
 
@@ -83,7 +86,16 @@ impl Checker<'_> {
             None => (ModelKind::Scripted { script: None }, Origin::Default),
         };
         let (fallback, limits) = (Vec::new(), ModelLimits::default());
-        Model { name: DEFAULT_MODEL.into(), kind, price: None, zone: DataClass::default(), fallback, limits, origin }
+        Model {
+            name: DEFAULT_MODEL.into(),
+            kind,
+            price: None,
+            window: None,
+            zone: DataClass::default(),
+            fallback,
+            limits,
+            origin,
+        }
     }
 
     fn model(&self, spanned: &Spanned<file::Model>) -> Result<Model, ConfigError> {
@@ -178,6 +190,14 @@ impl Checker<'_> {
             name: model.name.get_ref().clone(),
             kind,
             price,
+            window: match &model.window {
+                Some(at) if *at.get_ref() < WINDOW_MIN => {
+                    return Err(self
+                        .error(at, format!("a window has at least {WINDOW_MIN} tokens"))
+                        .mend("remove it where it is not known"));
+                }
+                window => window.as_ref().map(|at| *at.get_ref()),
+            },
             zone: model.zone,
             fallback: model.fallback.iter().map(|name| name.get_ref().clone()).collect(),
             limits: ModelLimits {

@@ -92,6 +92,8 @@ pub struct Fallback {
     pub model: Arc<dyn Model>,
     /// What it costs.
     pub price: Option<Price>,
+    /// Tokens that it can take in and give in one reply; none: not known.
+    pub window: Option<u64>,
 }
 
 /// An agent as the operator configured it.
@@ -113,6 +115,8 @@ pub struct AgentSpec {
     pub disabled: Vec<String>,
     /// How sensitive data may be that the provider of its model sees.
     pub zone: DataClass,
+    /// Tokens that its model can take in and give in one reply; older tool results are shortened to fit. None: not known.
+    pub window: Option<u64>,
     /// Model replies in one run.
     pub max_rounds: u32,
     /// Segments of this agent in one process.
@@ -145,6 +149,7 @@ impl AgentSpec {
             tools: Vec::new(),
             disabled: Vec::new(),
             zone: DataClass::default(),
+            window: None,
             max_rounds: crate::limits::ROUNDS_DEFAULT,
             concurrency: 16,
             second_approver: false,

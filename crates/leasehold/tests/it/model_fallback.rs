@@ -38,7 +38,7 @@ fn price(input: f64) -> Option<Price> {
 }
 
 fn world(first: Arc<dyn Model>, second: Arc<dyn Model>) -> WorldBuilder {
-    let fallbacks = vec![Fallback { model: second, price: price(7.0) }];
+    let fallbacks = vec![Fallback { model: second, price: price(7.0), window: None }];
     World::builder("").agent(|agent| AgentSpec { model: first, price: price(1.0), fallbacks, ..agent })
 }
 
@@ -166,7 +166,7 @@ async fn a_run_without_a_record_falls_back_too_and_the_agents_version_says_who_i
     let failing = || script("[[reply]]\nerror = \"server\"\n");
     let alone = AgentSpec::new("a", failing());
     let version = alone.version();
-    let spare = Fallback { model: script("[[reply]]\ntext = \"from the spare\"\n"), price: None };
+    let spare = Fallback { model: script("[[reply]]\ntext = \"from the spare\"\n"), price: None, window: None };
     let agent = AgentSpec { fallbacks: vec![spare], ..alone };
     assert_ne!(agent.version(), version);
     let messages = vec![InputMessage { role: Role::User, text: "go".into() }];

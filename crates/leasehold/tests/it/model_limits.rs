@@ -217,7 +217,7 @@ async fn a_model_without_a_place_leaves_the_reply_to_the_next() {
         async move { model.reply(request()).await }
     });
     tokio::task::yield_now().await;
-    let spare = Fallback { model: SpiedModel::new("[[reply]]\ntext = \"spare\"\n"), price: None };
+    let spare = Fallback { model: SpiedModel::new("[[reply]]\ntext = \"spare\"\n"), price: None, window: None };
     let world = World::builder("").agent(|agent| AgentSpec { model, fallbacks: vec![spare], ..agent }).build();
     let id = world.run("go").await;
     assert_eq!((world.row(id).await.state, door.asked()), (State::Completed, 1));

@@ -4,7 +4,7 @@
 //! told so; the reply names the model that gave it, and is priced as that model's. Which failures go on to the next is
 //! [`ModelErrorClass::falls_back`]. Never repeats a request to the same model.
 
-use super::{Model, ModelError, ModelErrorClass, ModelRequest, Piece, Reply};
+use super::{Model, ModelError, ModelErrorClass, ModelRequest, Piece, Reply, window};
 use crate::agent::registry::{AgentSpec, Price};
 
 /// A reply and who gave it.
@@ -21,11 +21,15 @@ pub(crate) struct Answer {
 /// None did. The class decides what happens next: that of the first failure after which the same request may work later, else the
 /// first.
 pub(crate) async fn ask(agent: &AgentSpec, request: &ModelRequest) -> Result<Answer, ModelError> {
-    let mut models: Vec<(&dyn Model, Option<Price>)> = vec![(&*agent.model, agent.price)];
-    models.extend(agent.fallbacks.iter().map(|other| (&*other.model as &dyn Model, other.price)));
+    let mut models: Vec<(&dyn Model, Option<Price>, Option<u64>)> = vec![(&*agent.model, agent.price, agent.window)];
+    models.extend(agent.fallbacks.iter().map(|other| (&*other.model as &dyn Model, other.price, other.window)));
     let mut failed = Vec::new();
-    for (at, (model, price)) in models.iter().enumerate() {
-        let error = match model.reply(request.clone()).await {
+    for (at, (model, price, window)) in models.iter().enumerate() {
+        let replied = match window::within(request, *window) {
+            Ok(fitted) => model.reply(fitted.into_owned()).await,
+            Err(error) => Err(error),
+        };
+        let error = match replied {
             Ok(reply) => {
                 let usage = price.map_or(reply.usage, |price| price.of(reply.usage));
                 return Ok(Answer { reply: Reply { usage, ..reply }, model: model.name().to_owned() });
@@ -34,7 +38,7 @@ pub(crate) async fn ask(agent: &AgentSpec, request: &ModelRequest) -> Result<Ans
         };
         let next = models.get(at + 1).filter(|_| error.class.falls_back());
         failed.push((model.name(), error.clone()));
-        let Some((next, _)) = next else { break };
+        let Some((next, ..)) = next else { break };
         // Without its text, which may repeat the conversation.
         tracing::warn!(run = %request.run, model = model.name(), class = %error.class, next = next.name(), "a model failed, and the next is asked");
         request.tell(Piece::Discarded(format!("{} failed ({}); {} is asked", model.name(), error.class, next.name())));

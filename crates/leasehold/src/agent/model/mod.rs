@@ -4,6 +4,7 @@ pub(crate) mod chain;
 pub mod limited;
 pub mod provider;
 pub mod scripted;
+mod window;
 pub mod wire_name;
 
 use crate::run::{CallId, RunId, Usage};
