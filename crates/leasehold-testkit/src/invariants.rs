@@ -1,10 +1,11 @@
 //! What holds of every journal, whatever happened: counted from its entries, and compared with the row.
 
+use leasehold::agent::model::Message;
 use leasehold::run::{
     CallId, Effect, Entry, EntryBody, Outcome, ResolutionKind, Snapshot, State,
     chain::{self, ChainError},
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 #[derive(Default)]
 struct Books {
@@ -18,6 +19,41 @@ struct Books {
     decided: BTreeSet<(String, CallId)>,
     cancelled: bool,
     epoch: u64,
+}
+
+/// Checks what a model is asked with against what every provider insists on: each call of an assistant message is followed at once
+/// by its one result, in order; no result stands elsewhere; no id comes twice; it does not end with an answer.
+///
+/// # Errors
+/// The first rule that does not hold.
+pub fn transcript(messages: &[Message]) -> Result<(), String> {
+    let mut seen = BTreeSet::new();
+    let mut owed: VecDeque<&CallId> = VecDeque::new();
+    for (at, message) in messages.iter().enumerate() {
+        let told = |why: String| format!("message {at}: {why}");
+        match message {
+            Message::ToolResult { call_id, .. } => match owed.pop_front() {
+                Some(owed) if owed == call_id => {}
+                Some(owed) => return Err(told(format!("the result of {call_id} stands where that of {owed} has to"))),
+                None => return Err(told(format!("a result of {call_id}, which no call before it asks for"))),
+            },
+            _ if !owed.is_empty() => return Err(told(format!("{owed:?} have no result"))),
+            Message::User(_) => {}
+            Message::Assistant { calls, .. } => {
+                for call in calls {
+                    if !seen.insert(&call.id) {
+                        return Err(told(format!("{} comes twice", call.id)));
+                    }
+                    owed.push_back(&call.id);
+                }
+            }
+        }
+    }
+    match messages.last() {
+        _ if !owed.is_empty() => Err(format!("{owed:?} have no result at the end")),
+        Some(Message::User(_) | Message::ToolResult { .. }) => Ok(()),
+        Some(Message::Assistant { .. }) | None => Err("it asks for nothing: it ends with an answer, or is empty".into()),
+    }
 }
 
 /// Checks a journal against its row.
@@ -120,5 +156,40 @@ impl Books {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold::agent::model::TranscriptCall;
+
+    #[test]
+    fn each_rule_of_a_transcript_is_seen_where_it_does_not_hold() {
+        let user = || Message::User("go".into());
+        let asks = |calls: &[usize]| Message::Assistant {
+            text: String::new(),
+            calls: calls
+                .iter()
+                .map(|at| TranscriptCall { id: CallId::of(1, *at), tool: "a.b".into(), arguments: Default::default() })
+                .collect(),
+            opaque: None,
+        };
+        let result = |at| Message::ToolResult { call_id: CallId::of(1, at), text: String::new(), is_error: false };
+        transcript(&[user(), asks(&[0, 1]), result(0), result(1)]).unwrap();
+        transcript(&[user(), asks(&[0]), result(0), asks(&[]), user()]).unwrap();
+        for (messages, why) in [
+            (vec![user(), asks(&[0, 1]), result(1), result(0)], "stands where"),
+            (vec![user(), asks(&[0]), user(), result(0)], "have no result"),
+            (vec![user(), asks(&[0, 1]), result(0)], "at the end"),
+            (vec![user(), result(0)], "which no call"),
+            (vec![user(), asks(&[0]), result(0), result(0)], "which no call"),
+            (vec![user(), asks(&[0, 0]), result(0), result(0)], "comes twice"),
+            (vec![user(), asks(&[])], "ends with an answer"),
+            (Vec::new(), "is empty"),
+        ] {
+            let told = transcript(&messages).unwrap_err();
+            assert!(told.contains(why), "{told}");
+        }
     }
 }

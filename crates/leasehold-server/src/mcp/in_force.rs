@@ -53,6 +53,8 @@ struct State {
     executable: Arc<Executable>,
     /// Servers that this process has asked for their tools, whether they answered or not.
     asked: BTreeSet<String>,
+    /// Of which it was said that they do not answer, and which have not since.
+    silent: BTreeSet<String>,
 }
 
 /// Why it is not known what is in force.
@@ -86,6 +88,7 @@ impl InForce {
             noted: BTreeMap::new(),
             executable: Arc::default(),
             asked: BTreeSet::new(),
+            silent: BTreeSet::new(),
         };
         state.configure(Arc::clone(&state.config), to);
         if !config.mcp.is_empty() {
@@ -170,14 +173,23 @@ impl InForce {
             let meant = state.servers.reachable().filter(|(name, server)| is_meant(&state, name, server));
             meant.map(|(name, server)| (name.clone(), server.clone())).collect()
         };
-        let asked = servers.iter().map(|(name, server)| async move {
-            if let Err(error) = server.list().await {
-                tracing::warn!(server = %name, "mcp server `{name}` does not tell its tools: {error}");
-            }
-        });
-        join_all(asked).await;
+        let answers = join_all(servers.iter().map(|(_, server)| server.list())).await;
         let any = !servers.is_empty();
-        self.state.lock().await.asked.extend(servers.into_iter().map(|(name, _)| name));
+        let mut state = self.state.lock().await;
+        for ((name, _), answer) in servers.into_iter().zip(answers) {
+            match answer {
+                Ok(_) => {
+                    state.silent.remove(&name);
+                }
+                // Once, however often it is asked again.
+                Err(error) => {
+                    if state.silent.insert(name.clone()) {
+                        tracing::warn!(server = %name, "mcp server `{name}` does not tell its tools: {error}");
+                    }
+                }
+            }
+            state.asked.insert(name);
+        }
         any
     }
 

@@ -1,7 +1,7 @@
 //! The far side, the tools that reach it, and the model that asks for them. What landed is known here and nowhere else.
 
 use super::{Chance, process::Gate};
-use crate::world::spec;
+use crate::{invariants, world::spec};
 use async_trait::async_trait;
 use leasehold::{
     agent::{
@@ -56,6 +56,10 @@ impl FarSide {
     }
     pub(super) fn broken(&self) -> Option<String> {
         self.seen().broken.clone()
+    }
+    /// A model was asked with what no provider takes.
+    fn breaks(&self, why: String) {
+        self.seen().broken.get_or_insert(why);
     }
     /// Somebody said that it is not there, having looked at that time.
     pub(super) fn said_absent(&self, key: &str, looked: Instant) {
@@ -192,6 +196,7 @@ impl ReadTool for SimRead {
 /// Asks for the calls of its plan, turn by turn, and then answers.
 pub(super) struct SimModel {
     pub(super) turns: Vec<Vec<&'static str>>,
+    pub(super) far: Arc<FarSide>,
     pub(super) gate: Arc<Gate>,
     pub(super) chance: Chance,
     pub(super) calm: Arc<AtomicBool>,
@@ -203,6 +208,9 @@ impl Model for SimModel {
         "simulated"
     }
     async fn reply(&self, request: ModelRequest) -> Result<Reply, ModelError> {
+        if let Err(why) = invariants::transcript(&request.messages) {
+            self.far.breaks(format!("a transcript: {why}"));
+        }
         self.gate.pass().await;
         tokio::time::sleep(Duration::from_millis(self.chance.below(3_000))).await;
         self.gate.pass().await;

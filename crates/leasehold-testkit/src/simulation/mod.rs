@@ -152,7 +152,9 @@ impl Sim {
             registry.add_tool(tool).map_err(|e| e.to_string())?;
         }
         for (name, turns) in plans() {
-            let model = SimModel { turns, gate: Arc::clone(gate), chance: self.chance.clone(), calm: Arc::clone(&self.calm) };
+            let far = Arc::clone(&self.far);
+            let model =
+                SimModel { turns, far, gate: Arc::clone(gate), chance: self.chance.clone(), calm: Arc::clone(&self.calm) };
             let mut agent = AgentSpec::new(name, Arc::new(model)).tools(["*"]);
             agent.decision_deadline = (name == "asked").then_some(Duration::from_secs(60));
             registry.add_agent(agent).map_err(|e| e.to_string())?;
