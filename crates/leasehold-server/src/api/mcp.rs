@@ -6,6 +6,7 @@ use super::{
     problem::Problem,
 };
 use crate::{
+    access::Role,
     mcp::{McpLine, NotKnown, Probed, Unanswered},
     wire::Page,
 };
@@ -13,10 +14,15 @@ use axum::{Json, extract::State, http::StatusCode};
 use serde::Deserialize;
 use std::sync::Arc;
 
-/// The configured servers, their health on this server, and their tools.
+/// The configured servers, their health on this server, and their tools. What a server says in its errors and to its standard error
+/// may repeat calls of anybody's runs: it is for operators.
 #[utoipa::path(get, path = "/mcp", tag = "configuration", responses((status = 200, description = "All", body = Page<McpLine>)))]
-pub(crate) async fn servers(State(app): State<Arc<App>>, _caller: Caller) -> Result<Json<Page<McpLine>>, Problem> {
-    Ok(Json(Page::whole(app.asks.lines().await?)))
+pub(crate) async fn servers(State(app): State<Arc<App>>, Caller { who, .. }: Caller) -> Result<Json<Page<McpLine>>, Problem> {
+    let mut lines = app.asks.lines().await?;
+    if who.needs(Role::Operator).is_err() {
+        lines.iter_mut().for_each(McpLine::without_words);
+    }
+    Ok(Json(Page::whole(lines)))
 }
 
 /// Asks a server whether it answers, and takes down what it lists, as import does. For operators.

@@ -255,7 +255,9 @@ pub(super) fn to_acknowledge(lines: &[McpLine], args: &AcknowledgeArgs) -> Resul
 fn shown(screen: &mut Screen, tool: &McpToolLine) {
     screen.spans(&[span(Look::Strong, &tool.name), span(Look::Faint, format!("  {}", tool.standing))]);
     if tool.standing == "new" {
-        screen.block(2, tool.description.as_deref().unwrap_or_default(), 20);
+        screen.block(2, tool.description.as_deref().unwrap_or_default(), usize::MAX);
+        let schema = tool.parameters.as_ref().and_then(|schema| serde_json::to_string_pretty(schema).ok());
+        screen.block(2, schema.as_deref().unwrap_or_default(), usize::MAX);
     }
     for difference in &tool.differences {
         let at = difference.get("path").and_then(Value::as_str).unwrap_or_default();

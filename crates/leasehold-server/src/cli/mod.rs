@@ -42,7 +42,7 @@ use clap::{
 };
 use context::Context;
 pub(crate) use context::env;
-pub(crate) use setup::{Executable, Use, executable};
+pub(crate) use setup::{Executable, Models, Use, executable_with};
 use std::{future::Future, io, path::PathBuf, process::ExitCode};
 
 /// Runs agents that write: every write is fenced, every doubt is a work item.

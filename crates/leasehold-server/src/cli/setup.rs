@@ -54,6 +54,17 @@ pub(crate) enum Use {
 /// # Errors
 /// A configuration that is wrong wherever it is used; what only this process lacks is no error.
 pub(crate) fn executable(config: &Config, to: Use, mcp: Offers) -> Result<Executable, ConfigError> {
+    executable_with(config, to, mcp, &mut Models::default())
+}
+
+/// Models that were set up before, by how they are configured.
+pub(crate) type Models = BTreeMap<String, Arc<dyn AgentModel>>;
+
+/// The same with models that were set up before: one that is configured as it was goes on with its limits.
+///
+/// # Errors
+/// As [`executable`].
+pub(crate) fn executable_with(config: &Config, to: Use, mcp: Offers, before: &mut Models) -> Result<Executable, ConfigError> {
     let mut registry = Registry::new();
     let mut missing_tools = BTreeMap::new();
     for http in &config.http {
@@ -105,13 +116,18 @@ pub(crate) fn executable(config: &Config, to: Use, mcp: Offers) -> Result<Execut
     }
     let mut models = BTreeMap::new();
     let mut built: BTreeMap<&str, Arc<dyn AgentModel>> = BTreeMap::new();
+    let set_up_before = std::mem::take(before);
     for model in &config.models {
-        match build(model, to) {
+        // Has names of variables, never what is in them. A script may be another by now, and has no limits to keep.
+        let key = format!("{model:?}");
+        let kept = set_up_before.get(&key).filter(|_| model.limits != ModelLimits::default()).map(Arc::clone);
+        match kept.map_or_else(|| build(model, to), Ok) {
             Ok(ready) => {
                 let ready: Arc<dyn AgentModel> = match model.limits {
-                    limits if limits == ModelLimits::default() => ready,
+                    limits if limits == ModelLimits::default() || set_up_before.contains_key(&key) => ready,
                     limits => Arc::new(Limited::new(ready, limits)),
                 };
+                before.insert(key, Arc::clone(&ready));
                 models.insert(model.name.clone(), Ok(ready.name().to_owned()));
                 built.insert(&model.name, ready);
             }

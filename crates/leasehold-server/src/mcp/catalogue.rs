@@ -6,13 +6,15 @@ use crate::access::{Access, AccessError, Document, Role, Seen, What, Who};
 use jiff::Timestamp;
 use leasehold::{
     agent::tool::mcp::{Change, Definition, Difference, changes, refusals},
-    limits::RECORDS_AT_ONCE_MAX,
+    limits::{MCP_TOOLS_MAX, RECORDS_AT_ONCE_MAX},
     store::{Record, Unavailable},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, json};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Tools of one server that are kept, those that are gone included.
+const KNOWN_MAX: usize = 2 * MCP_TOOLS_MAX;
 /// Records of tools in one write, beside that of the server and that of the audit.
 const TOOLS_AT_ONCE: usize = RECORDS_AT_ONCE_MAX - 2;
 
@@ -193,6 +195,10 @@ impl Catalogue {
         for &definition in &listed {
             let key = key(server, &definition.name);
             let tool = known.tools.get(&definition.name);
+            if tool.is_none() && known.tools.len() + records.len() >= KNOWN_MAX {
+                tracing::warn!(server, tool = %definition.name, "a server has named too many tools: this one is not taken down");
+                continue;
+            }
             let said = tool.and_then(|tool| tool.listed.as_ref());
             match tool.and_then(|tool| tool.acknowledged.as_ref()) {
                 None if known.server.is_none() => {

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     access::AccessError,
-    cli::{Executable, Use, executable},
+    cli::{Executable, Models, Use, executable_with},
     config::{self, Config, ConfigError, Stamp, may_name},
 };
 use async_trait::async_trait;
@@ -51,6 +51,8 @@ struct State {
     /// What each server said last that is in the store.
     noted: BTreeMap<String, Arc<Vec<Definition>>>,
     executable: Arc<Executable>,
+    /// What is under way counts against a model's limits, whatever else changes.
+    models: Models,
     /// Servers that this process has asked for their tools, whether they answered or not.
     asked: BTreeSet<String>,
     /// Of which it was said that they do not answer, and which have not since.
@@ -87,6 +89,7 @@ impl InForce {
             versions: BTreeMap::new(),
             noted: BTreeMap::new(),
             executable: Arc::default(),
+            models: Models::default(),
             asked: BTreeSet::new(),
             silent: BTreeSet::new(),
         };
@@ -95,7 +98,7 @@ impl InForce {
             state.versions = catalogue.versions().await?;
         }
         let known = known_of(&catalogue, config).await?;
-        state.executable = Arc::new(executable(config, to, state.offers(&known))?);
+        state.executable = Arc::new(state.executable(to, &known)?);
         Ok(Self { catalogue, to, state: Mutex::new(state) })
     }
 
@@ -105,34 +108,47 @@ impl InForce {
     /// The store does not answer.
     pub(crate) async fn now(&self) -> Result<(Arc<Config>, Arc<Executable>), NotKnown> {
         let mut state = self.state.lock().await;
-        let (file, versions) = (state.file.clone(), state.versions.clone());
-        let looked = self.look(&mut state).await;
-        if looked.is_err() {
-            // What could not be taken over is as if it had not been seen.
-            (state.file, state.versions) = (file, versions);
-        }
-        looked?;
+        self.look(&mut state).await?;
         Ok((Arc::clone(&state.config), Arc::clone(&state.executable)))
     }
 
     async fn look(&self, state: &mut State) -> Result<(), NotKnown> {
-        let config = state.changed_file().await.map_or_else(|| Arc::clone(&state.config), Arc::new);
-        if !config.mcp.is_empty() {
+        let (stamp, config) = state.changed_file().await;
+        let mut versions = state.versions.clone();
+        if !state.config.mcp.is_empty() || config.as_ref().is_some_and(|config| !config.mcp.is_empty()) {
             state.note(&self.catalogue).await?;
-            let versions = self.catalogue.versions().await?;
-            let is_same = versions == state.versions;
-            state.versions = versions;
-            if is_same && Arc::ptr_eq(&config, &state.config) {
-                return Ok(());
-            }
-        } else if Arc::ptr_eq(&config, &state.config) {
-            return Ok(());
+            versions = self.catalogue.versions().await?;
         }
-        let mut known = known_of(&self.catalogue, &config).await?;
-        if !Arc::ptr_eq(&config, &state.config) {
+        let mut known = None;
+        if config.is_some() || versions != state.versions {
+            let of_new = match &config {
+                Some(config) => known_of(&self.catalogue, config).await?,
+                None => BTreeMap::new(),
+            };
+            known = Some((of_new, known_of(&self.catalogue, &state.config).await?));
+        }
+        // From here on nothing waits: whoever asks may go away at any wait, and what was seen and not taken over would be lost.
+        if let Some((of_new, of_old)) = known {
+            self.take_over(state, config, &of_new, &of_old)?;
+        }
+        state.versions = versions;
+        if let Some((_, seen)) = &mut state.file {
+            *seen = stamp;
+        }
+        Ok(())
+    }
+
+    fn take_over(
+        &self,
+        state: &mut State,
+        config: Option<Config>,
+        of_new: &BTreeMap<String, Known>,
+        of_old: &BTreeMap<String, Known>,
+    ) -> Result<(), ConfigError> {
+        if let Some(config) = config {
             let before = Arc::clone(&state.config);
-            state.configure(config, self.to);
-            match executable(&state.config, self.to, state.offers(&known)) {
+            state.configure(Arc::new(config), self.to);
+            match state.executable(self.to, of_new) {
                 Ok(executable) => {
                     state.executable = Arc::new(executable);
                     return Ok(());
@@ -140,12 +156,11 @@ impl InForce {
                 Err(error) => {
                     tracing::warn!("the changed configuration is not taken over, what was in force stays: {error}");
                     state.configure(before, self.to);
-                    known = known_of(&self.catalogue, &state.config).await?;
                 }
             }
         }
         // What the store knows otherwise by now is not passed over, whatever becomes of the file.
-        state.executable = Arc::new(executable(&state.config, self.to, state.offers(&known))?);
+        state.executable = Arc::new(state.executable(self.to, of_old)?);
         Ok(())
     }
 
@@ -168,6 +183,10 @@ impl InForce {
 
     /// Asks the servers that are meant, each within its deadline; whether there were any.
     async fn ask_those(&self, is_meant: impl Fn(&State, &str, &McpServer) -> bool) -> bool {
+        // What is only declared has no secrets, and is not called.
+        if self.to == Use::Declare {
+            return false;
+        }
         let servers: Vec<(String, McpServer)> = {
             let state = self.state.lock().await;
             let meant = state.servers.reachable().filter(|(name, server)| is_meant(&state, name, server));
@@ -256,12 +275,12 @@ impl Authority for InForce {
 }
 
 impl State {
-    /// The configuration, where its file is another than it was and reads.
-    async fn changed_file(&mut self) -> Option<Config> {
-        let (file, before) = self.file.clone()?;
+    /// How the file is known by now, and the configuration where it is another than it was and reads.
+    async fn changed_file(&self) -> (Option<Stamp>, Option<Config>) {
+        let Some((file, before)) = self.file.clone() else { return (None, None) };
         let mut is = Stamp::of(&file);
         if is == before {
-            return None;
+            return (is, None);
         }
         // Not before whoever writes it is done; a time to come says nothing about that.
         for _ in 0..SETTLING_MAX {
@@ -270,20 +289,19 @@ impl State {
             tokio::time::sleep(rest).await;
             is = Stamp::of(&file);
         }
-        self.file = Some((file.clone(), is));
         // What is to be written is often made empty first, and an empty file is a configuration too.
         if is.is_some_and(|is| is.bytes == 0) {
             tracing::warn!("the changed configuration is not taken over, what was in force stays: {} is empty", file.display());
-            return None;
+            return (is, None);
         }
         match config::load(Some(&file), &crate::cli::env) {
             Ok(config) => {
                 tracing::info!(file = %file.display(), "the configuration was read anew");
-                Some(config)
+                (is, Some(config))
             }
             Err(error) => {
                 tracing::warn!("the changed configuration is not taken over, what was in force stays: {error}");
-                None
+                (is, None)
             }
         }
     }
@@ -307,6 +325,11 @@ impl State {
             tokio::spawn(async move { gone.shutdown().await });
         }
         self.config = config;
+    }
+
+    fn executable(&mut self, to: Use, known: &BTreeMap<String, Known>) -> Result<Executable, ConfigError> {
+        let offers = self.offers(known);
+        executable_with(&self.config, to, offers, &mut self.models)
     }
 
     fn offers(&self, known: &BTreeMap<String, Known>) -> Offers {

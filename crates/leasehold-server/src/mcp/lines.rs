@@ -77,12 +77,25 @@ pub(crate) struct McpToolLine {
     pub(crate) hash: Option<String>,
     /// Its server's words.
     pub(crate) description: Option<String>,
+    /// The schema of its arguments, as its server gives it now.
+    #[schema(value_type = Option<Object>)]
+    pub(crate) parameters: Option<Value>,
     /// What its server says that it does to the world. It lowers nothing.
     #[schema(value_type = Option<Object>)]
     pub(crate) annotations: Option<Value>,
     /// Against what was acknowledged: a JSON pointer into the definition, what was there and what is.
     #[schema(value_type = Vec<Object>)]
     pub(crate) differences: Vec<Value>,
+}
+
+impl McpLine {
+    /// Without what its server says, which may repeat calls of anybody's runs.
+    pub(crate) fn without_words(&mut self) {
+        if let Some(health) = &mut self.health {
+            health.last_error = health.last_error.take().map(|_| "see an operator".to_owned());
+            health.last_words.clear();
+        }
+    }
 }
 
 /// The line of a server.
@@ -123,6 +136,7 @@ fn tool_line(name: &str, known: &KnownTool, registry: &Registry) -> McpToolLine 
         approval: tool.map(|tool| tool.approval().as_str().to_owned()),
         hash: said.map(Definition::hash),
         description: said.map(|definition| definition.description.clone()),
+        parameters: said.map(|definition| definition.input_schema.clone()),
         annotations: said.and_then(|definition| definition.annotations.clone()),
         // Texts and JSON values, which always serialize.
         differences: differences.iter().filter_map(|difference| serde_json::to_value(difference).ok()).collect(),

@@ -44,9 +44,10 @@ impl Executor {
         let mut calls = Vec::with_capacity(shown.len());
         for Shown { call, arguments, why } in shown {
             let tool = registry.tool(&call.tool);
+            // A preview asks the far side: not for a tool that is switched off.
             let taken = match tool {
-                Some(tool) => previewed(tool, &arguments).await,
-                None => EditedCard::default(),
+                Some(tool) if registry.verdict(agent, None, &call.tool).is_ok() => previewed(tool, &arguments).await,
+                _ => EditedCard::default(),
             };
             let tool = tool.map_or_else(|| unknown_identity(&call), Tool::identity);
             let (preview, precondition, preview_for) = (None, None, None);

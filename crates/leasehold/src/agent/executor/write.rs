@@ -55,6 +55,11 @@ impl Executor {
             return retry(segment, why, before).await;
         }
         let registry = self.registry.now();
+        let Some(agent) = registry.agent(&segment.row().agent).cloned() else {
+            let why = format!("this process has no agent `{}` any more", agent.name);
+            return retry(segment, why, before).await;
+        };
+        let agent = &agent;
         let gate = Gate { registry: &registry, agent, narrow: narrow.as_deref() };
         let tool = match registry.verdict(agent, narrow.as_deref(), &asked.asked.tool) {
             Ok(tool) if tool.effect().is_write() && !asked.asked.effect.is_write() => {
@@ -138,7 +143,7 @@ impl Executor {
     async fn enter(
         &self,
         segment: &mut Segment,
-        tool: Arc<dyn WriteTool>,
+        mut tool: Arc<dyn WriteTool>,
         mut permit: WritePermit,
         arguments: Arguments,
     ) -> Result<(), SegmentError> {
@@ -168,8 +173,10 @@ impl Executor {
                         // None is repeated once the cancel is heard; the next step settles.
                         return segment.refresh().await;
                     }
-                    let Some(tool_now) = self.registry.now().tool(&tool.spec().name).cloned() else { return Ok(()) };
-                    permit = segment.refence(self.stamp_of(&id, &tool_now), false).await?;
+                    // Where it may not be, the next step says why.
+                    let Ok((write, stamped)) = self.repeatable(segment, &id, &tool.spec().name).await else { return Ok(()) };
+                    tool = write;
+                    permit = segment.refence(self.stamp_of(&id, &stamped), false).await?;
                 }
                 Err(error) => return Err(error),
             }
@@ -304,6 +311,29 @@ impl Executor {
         }
     }
 
+    /// The tool of a standing fence, where its call may be made again: a repeat is a call, and passes what a call passes.
+    async fn repeatable(&self, segment: &Segment, id: &CallId, name: &str) -> Result<(Arc<dyn WriteTool>, Tool), String> {
+        self.refresh().await?;
+        let registry = self.registry.now();
+        let row = segment.row();
+        let agent = registry.agent(&row.agent).ok_or_else(|| format!("this process has no agent `{}` any more", row.agent))?;
+        let narrow = segment.story().request.as_ref().and_then(|r| r.tools.clone());
+        let tool = registry
+            .verdict(agent, narrow.as_deref(), name)
+            .map_err(|denial| format!("{}, and an earlier call of it is unsettled", not_offered(name, &denial)))?;
+        let Tool::Write(write, _) = tool else {
+            return Err(format!("`{name}` is not a write here any more, and an earlier call of it is unsettled"));
+        };
+        if let Some(why) = moved(segment.story().calls.get(id), tool) {
+            return Err(why);
+        }
+        match self.owner_right(segment, name).await {
+            OwnerRight::May => Ok((Arc::clone(write), tool.clone())),
+            OwnerRight::MayNot(why) | OwnerRight::Gone(why) => Err(why),
+            OwnerRight::NotKnown(why) => Err(format!("what its owner may do is not known: {why}")),
+        }
+    }
+
     /// Settles the fence that stands before anything else happens in this segment.
     pub(super) async fn settle_fence(&self, segment: &mut Segment) -> Result<(), SegmentError> {
         let Some(fence) = segment.row().fence.clone() else { return Ok(()) };
@@ -312,39 +342,26 @@ impl Executor {
             return segment.record(vec![Recorded::Evidence(id)]).await;
         }
         let arguments = segment.story().calls.get(&id).map(StoryCall::arguments).unwrap_or_default();
-        let refreshed = self.refresh().await;
-        let registry = self.registry.now();
-        let tool = registry.tool(&fence.tool).cloned();
-        let narrow = segment.story().request.as_ref().and_then(|r| r.tools.clone());
-        // A repeat is a call.
-        let denied = registry.agent(&segment.row().agent).and_then(|agent| {
-            let denial = registry.verdict(agent, narrow.as_deref(), &fence.tool).err()?;
-            Some(format!("{}, and an earlier call of it is unsettled", not_offered(&fence.tool, &denial)))
-        });
-        let write = match &tool {
-            Some(Tool::Write(write, _)) => Some(Arc::clone(write)),
-            _ => None,
-        };
         let cancelled = segment.row().cancel_requested;
-        let moved = tool.as_ref().and_then(|tool| moved(segment.story().calls.get(&id), tool));
         if fence.effect != Effect::NonIdempotentWrite {
             if cancelled {
                 return segment.commit(vec![Act::Settle]).await;
             }
-            if let Some(why) = refreshed.err().or(denied) {
-                return segment.commit(vec![Act::Retry { why, not_before: None }]).await;
-            }
-            let (Some(write), Some(tool)) = (write, tool) else {
-                let why = format!("`{}` is not a write here any more, and an earlier call of it is unsettled", fence.tool);
-                return segment.commit(vec![Act::Retry { why, not_before: None }]).await;
+            let (write, tool) = match self.repeatable(segment, &id, &fence.tool).await {
+                Ok(repeatable) => repeatable,
+                Err(why) => return segment.commit(vec![Act::Retry { why, not_before: None }]).await,
             };
-            if let Some(why) = moved {
-                return segment.commit(vec![Act::Retry { why, not_before: None }]).await;
-            }
             self.at(Point::BeforeStamp, segment, Some(&id)).await;
             let permit = segment.refence(self.stamp_of(&id, &tool), false).await?;
             return self.enter(segment, write, permit, arguments).await;
         }
+        // Asking changes nothing, and is the only way to know: it is done for a tool that is switched off, too.
+        let tool = self.registry.now().tool(&fence.tool).cloned();
+        let write = match &tool {
+            Some(Tool::Write(write, _)) => Some(Arc::clone(write)),
+            _ => None,
+        };
+        let moved = tool.as_ref().and_then(|tool| moved(segment.story().calls.get(&id), tool));
         if let Some(why) = moved.filter(|_| fence.verifiable) {
             return segment.commit(vec![Act::Doubt { why }]).await;
         }
@@ -368,12 +385,13 @@ impl Executor {
                 segment.record(vec![Recorded::Outcome(known)]).await
             }
             Verified::Absent if absent_is_not_applied && !cancelled => {
-                if let Some(why) = refreshed.err().or(denied) {
-                    return segment
-                        .commit(vec![Act::Doubt { why: format!("asked, and absent as of {asked_at}; {why}") }])
-                        .await;
-                }
-                let Some(tool) = tool else { return Ok(()) };
+                let (write, tool) = match self.repeatable(segment, &id, &fence.tool).await {
+                    Ok(repeatable) => repeatable,
+                    Err(why) => {
+                        let why = format!("asked, and absent as of {asked_at}; {why}");
+                        return segment.commit(vec![Act::Doubt { why }]).await;
+                    }
+                };
                 let permit = segment.refence(self.stamp_of(&id, &tool), true).await?;
                 self.enter(segment, write, permit, arguments).await
             }

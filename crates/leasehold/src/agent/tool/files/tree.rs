@@ -149,7 +149,9 @@ impl Tree {
             }
             if metadata.is_dir() {
                 let Ok(entries) = self.0.read_dir(&at) else { continue };
-                let mut under: Vec<PathBuf> = entries.filter_map(|entry| Some(at.join(entry.ok()?.file_name()))).collect();
+                let room = FILE_SEARCHED_MAX - seen;
+                let mut under: Vec<PathBuf> =
+                    entries.filter_map(|entry| Some(at.join(entry.ok()?.file_name()))).take(room + 1).collect();
                 // The last one is looked at first.
                 under.sort_by(|a, b| b.cmp(a));
                 open.extend(under);

@@ -199,7 +199,8 @@ impl<'a> Person<'a> {
         let ElicitRequestParams::FormElicitationParams { message, requested_schema, .. } = asked else {
             return Err(ErrorData::new(ErrorCode::INVALID_PARAMS, "a question at a URL cannot be shown here", None));
         };
-        let schema = serde_json::to_value(requested_schema).map_err(|_| not_shown())?;
+        let schema = serde_json::to_string(requested_schema).map_err(|_| not_shown())?;
+        let schema = serde_json::from_str(&self.mask.over(&schema)).map_err(|_| not_shown())?;
         let prompt = format!("{} asks: {}", self.server, self.mask.over(message));
         self.was_asked = true;
         let begun = Instant::now();
