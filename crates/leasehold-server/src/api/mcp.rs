@@ -64,6 +64,7 @@ pub(crate) struct AcknowledgedTool {
 pub(crate) struct AcknowledgeBody {
     /// At least one.
     #[serde(deserialize_with = "objects")]
+    #[schema(min_items = 1)]
     tools: Vec<AcknowledgedTool>,
 }
 

@@ -185,3 +185,18 @@ async fn the_command_does_the_same_at_a_server_and_nothing_here() {
         assert!(ran.exit != Some(0), "{name}: {ran:?}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_server_says_of_its_troubles_is_for_operators() {
+    let Some(scene) = scene().await else { return };
+    scene.server.post("/mcp/nowhere/probe", "{}").await.is(502);
+    let troubles = |list: &Value| {
+        let line = list["items"].as_array().unwrap().iter().find(|line| line["name"] == "nowhere").cloned().unwrap();
+        text(&line, "/health/last_error")
+    };
+    assert!(troubles(&scene.server.get("/mcp").await.is(200)).contains("connect"));
+    scene.sandbox.user("vera", "viewer", &[]).await;
+    let token = scene.sandbox.token("vera", &[]).await.secret;
+    let seen = Answer::of(scene.server.asked_by(Some(&token), Method::GET, "/api/v1/mcp", None)).await.is(200);
+    assert_eq!(troubles(&seen), "see an operator");
+}

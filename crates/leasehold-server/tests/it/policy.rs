@@ -3,6 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use crate::support::{Sandbox, text};
+use leasehold_testkit::{
+    far_side::{FarSide, Then},
+    home::{APPEND_ONCE, Home, Ledger},
+};
 use serde_json::Value;
 
 /// Adds this to the sandbox's configuration.
@@ -82,5 +86,50 @@ async fn a_rule_that_names_no_tool_is_refused_with_its_line() {
         with(&sandbox, more);
         let said = sandbox.leasehold(&["tools"]).await.exits(2);
         assert!(said.err.contains("leasehold.toml:") && said.err.contains(line), "{said:?}");
+    }
+}
+
+/// A process that stops at a point, whose configuration is edited there, and that goes on to its end.
+async fn edited_at(point: &str, effect: &str, far: &FarSide, edit: (&str, &str)) -> Home {
+    let home = Home::new(env!("CARGO_BIN_EXE_leasehold"));
+    home.ledger(far, Ledger { effect, approval: "none", timeout: "5s" }, APPEND_ONCE);
+    let mut run = home.start(&["run", "go"], Some(point));
+    run.stopped().await;
+    let file = home.path().join("leasehold.toml");
+    let before = std::fs::read_to_string(&file).unwrap();
+    let after = before.replacen(edit.0, edit.1, 1);
+    assert_ne!(before, after);
+    std::fs::write(file, after).unwrap();
+    run.go_on();
+    run.ended().await;
+    home
+}
+
+/// What the agent of the configuration gains.
+const AGENT: (&str, &str) = ("tools = [\"ledger.append\"]", "tools = [\"ledger.append\"]\ndisabled = [\"ledger.append\"]");
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_said_of_an_agent_while_its_model_answers_counts_for_the_write_that_it_asks_for() {
+    let renamed = ("name = \"a\"", "name = \"b\"");
+    let reached = ("approval = \"none\"", "approval = \"required\"");
+    for edit in [AGENT, renamed, reached] {
+        let far = FarSide::start().await.unwrap();
+        edited_at("before_model", "non_idempotent_write", &far, edit).await;
+        assert_eq!(far.arrived().len(), 0, "{edit:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_that_is_to_be_repeated_is_not_once_it_is_switched_off_or_goes_elsewhere() {
+    let elsewhere = FarSide::start().await.unwrap();
+    let everywhere = ("[[agent]]", "[policy]\ndisabled = [\"ledger.append\"]\n[[agent]]");
+    let other = elsewhere.url("/append");
+    for edit in [AGENT, everywhere, ("name = \"a\"", "name = \"b\""), ("url = \"", "url = \"OTHER")] {
+        let far = FarSide::start().await.unwrap();
+        far.then([Then::HangUp]);
+        let own = far.url("/append");
+        let edit = if edit.1.ends_with("OTHER") { (own.as_str(), other.as_str()) } else { edit };
+        edited_at("after_return", "idempotent_write", &far, edit).await;
+        assert_eq!((far.arrived().len(), elsewhere.arrived().len()), (1, 0), "{edit:?}");
     }
 }
