@@ -176,6 +176,9 @@ pub(crate) struct Waiting {
     deadline: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     schema: Option<Value>,
+    /// What the call itself asks before it goes on, in its tool's words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt: Option<String>,
     pub(crate) calls: Vec<WaitingCall>,
 }
 
@@ -396,6 +399,7 @@ fn waiting(subject: &Subject<'_>) -> Option<Waiting> {
         turn_digest: turn.digest.clone().unwrap_or_else(|| suspended.digest.clone()),
         deadline: turn.deadline,
         schema: suspended.card.schema.clone(),
+        prompt: suspended.card.question.as_ref().map(|asked| asked.prompt.clone()),
         calls: calls.collect(),
     })
 }
@@ -436,8 +440,8 @@ fn decisions(initiator: &str, entries: &[Entry]) -> Vec<Decision> {
                 ..made(&call.call_id, verdict_word(call.approved), &approval.by, &approval.digest)
             })),
             EntryBody::Input(input) => all.push(Decision {
-                values: Some(input.values.clone()),
-                ..made(&input.call_id, "input", &input.by, &input.digest)
+                values: (!input.declined).then(|| input.values.clone()),
+                ..made(&input.call_id, if input.declined { "declined" } else { "input" }, &input.by, &input.digest)
             }),
             _ => {}
         }

@@ -105,6 +105,16 @@ impl Books {
                 self.stamped.remove(&n.call_id);
                 self.fenced.take_if(|c| *c == n.call_id);
             }
+            EntryBody::InputRequired(asked) => {
+                // Its tool's word that it did nothing.
+                self.stamped.remove(&asked.call_id);
+                self.fenced.take_if(|c| *c == asked.call_id);
+            }
+            EntryBody::Input(said) => {
+                if !self.decided.insert((said.digest.clone(), said.call_id.clone())) {
+                    return Err("5: values taken twice for one card".into());
+                }
+            }
             EntryBody::ToolOutcome(said) => {
                 if self.outcomes.insert(said.call_id.clone(), said.outcome).is_some() {
                     return Err("8: a second outcome".into());

@@ -31,8 +31,14 @@ pub const SIMILAR_SHOWN_MAX: usize = 5;
 pub const QUESTION_PROMPT_BYTES_MAX: usize = 8 * 1024;
 /// Bytes of the schema of its answer; more: it is not asked.
 pub const QUESTION_SCHEMA_BYTES_MAX: usize = 32 * 1024;
-/// Questions of one entry of a call, one after the other; further ones are not asked.
+/// Questions of one entry of a call, one after the other; and times that a call may end in questions. Further ones are not asked.
 pub const QUESTIONS_MAX: u32 = 16;
+/// Questions in which a call may end at once; more: none is asked.
+pub const INPUT_QUESTIONS_MAX: usize = 16;
+/// Bytes of the name that a tool gives such a question; more: none is asked.
+pub const INPUT_ID_BYTES_MAX: usize = 256;
+/// Bytes that a tool may want to see again with the answers; more: none is asked.
+pub const INPUT_STATE_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of the values that answer a question; more: refused.
 pub const ANSWER_BYTES_MAX: usize = 256 * 1024;
 /// Misfits that are named of values that a person filled in; further ones are found once those are mended.

@@ -38,6 +38,21 @@ const RUN: &str = "crates/leasehold/src/run";
 fn mutants() -> Vec<Mutant> {
     let m = |name, file, find, replace, test| Mutant { name, file, find, replace, test };
     vec![
+        m("a call that asks: its stamp does not say so", "holder.rs", "stamp.asked = true;", "stamp.asked = false;", MODEL),
+        m(
+            "a call that asks: under another segment's fence",
+            "holder.rs",
+            "Some(fence) if !is_own(draft, fence) => return Err(Rejection::NotOwnFence(id)),\n        Some(_) => {}\n        None if !call.is_released()",
+            "Some(_) => {}\n        None if !call.is_released()",
+            MODEL,
+        ),
+        m(
+            "a call that asked and ended: not run",
+            "draft.rs",
+            "if call.has_asked() && matches!",
+            "if false && call.has_asked() && matches!",
+            MODEL,
+        ),
         m(
             "lease check (settle, record, stamp): the epoch is not compared",
             "transition.rs",

@@ -4,6 +4,7 @@ use super::{
     App, Caller,
     extract::{Json, Query, RunPath, noted, objects, present, words},
     problem::Problem,
+    questions::{is_false, is_true, one_of},
     start::patience,
 };
 use crate::{
@@ -220,19 +221,55 @@ pub(crate) async fn decide(
     app.carried_out(&who, id, query.wait.then_some(patience), async move { runtime.decide(id, decision).await }).await
 }
 
-/// Values for a call that waits for them.
-#[derive(Debug, Deserialize, utoipa::ToSchema)]
+/// Values for a call that waits for them, or that there will be none.
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct InputBody {
+    turn_digest: String,
+    #[serde(default, deserialize_with = "present")]
+    values: Option<Map<String, Value>>,
+    #[serde(default)]
+    decline: bool,
+}
+
+/// Values for a call that waits for them, or that there will be none.
+#[derive(Deserialize, utoipa::ToSchema)]
+#[serde(untagged)]
+#[schema(as = InputBody)]
+#[allow(dead_code, reason = "it describes what is read as another type")]
+pub(crate) enum DescribedInput {
+    Values(InputValues),
+    Decline(InputDecline),
+}
+
+/// Values for a call that waits for them.
+#[derive(Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+#[allow(dead_code, reason = "it describes what is read as another type")]
+pub(crate) struct InputValues {
     /// Names exactly what was shown.
     turn_digest: String,
     /// The values, by key.
     #[schema(value_type = Object)]
     values: Map<String, Value>,
+    #[schema(schema_with = is_false, required = false)]
+    decline: Option<bool>,
 }
 
-/// Gives values to the call that waits for them. They are validated before anything is consumed; of a write they are its release.
-#[utoipa::path(post, path = "/runs/{id}/input", tag = "people", request_body = InputBody,
+/// The call is given none: it is denied, or goes on without where it asked itself.
+#[derive(Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+#[allow(dead_code, reason = "it describes what is read as another type")]
+pub(crate) struct InputDecline {
+    /// Names exactly what was shown.
+    turn_digest: String,
+    #[schema(schema_with = is_true)]
+    decline: bool,
+}
+
+/// Gives values to the call that waits for them, or declines. They are validated before anything is consumed; of a write they are its
+/// release.
+#[utoipa::path(post, path = "/runs/{id}/input", tag = "people", request_body = DescribedInput,
     params(("id" = String, Path, description = "The run", format = Uuid), DecisionQuery),
     responses(
         (status = 200, description = "With `wait`: the run settled or waits again", body = wire::Run),
@@ -249,8 +286,11 @@ pub(crate) async fn input(
     if who.sees(&row).is_err() {
         app.told(&who, &row, &body.turn_digest, |_| true).await?;
     } else {
-        who.may_decide(&row, row.turn.iter().flat_map(|turn| &turn.calls).filter(|call| call.is_undecided()))?;
+        let waiting = row.turn.iter().flat_map(|turn| &turn.calls).filter(|call| call.is_undecided());
+        // What is declined releases nothing.
+        who.may_decide(&row, waiting.filter(|_| !body.decline))?;
     }
+    one_of(body.values.as_ref(), body.decline)?;
     let said = Submission {
         digest: body.turn_digest,
         values: body.values,

@@ -71,22 +71,27 @@ pub(crate) struct AnswerDecline {
     decline: bool,
 }
 
-fn is_false() -> Schema {
+pub(super) fn is_false() -> Schema {
     ObjectBuilder::new().schema_type(Type::Boolean).enum_values(Some([false])).build().into()
 }
 
-fn is_true() -> Schema {
+pub(super) fn is_true() -> Schema {
     ObjectBuilder::new().schema_type(Type::Boolean).enum_values(Some([true])).build().into()
 }
 
 impl AnswerBody {
     /// Says one of two things.
     fn check(&self) -> Result<(), Problem> {
-        match (&self.values, self.decline) {
-            (None, false) => Err(Problem::field("#/values", "give values, or decline")),
-            (Some(_), true) => Err(Problem::field("#/decline", "who gives values does not decline")),
-            _ => Ok(()),
-        }
+        one_of(self.values.as_ref(), self.decline)
+    }
+}
+
+/// Values, or that there will be none.
+pub(super) fn one_of(values: Option<&Map<String, Value>>, decline: bool) -> Result<(), Problem> {
+    match (values, decline) {
+        (None, false) => Err(Problem::field("#/values", "give values, or decline")),
+        (Some(_), true) => Err(Problem::field("#/decline", "who gives values does not decline")),
+        _ => Ok(()),
     }
 }
 

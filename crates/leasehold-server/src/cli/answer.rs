@@ -143,8 +143,12 @@ pub(super) async fn said_so(command: &str, gives: bool) -> Result<bool, Failure>
     }
     let mut signals = Signals::listen()?;
     terminal::forget_typed()?;
-    let question = if gives { super::input::QUESTION } else { "Decline? [y/N] " };
-    Ok(is_yes(ask(question.into(), command, &mut signals).await?))
+    Ok(is_yes(ask(question(gives).into(), command, &mut signals).await?))
+}
+
+/// Nobody says what they have not seen.
+pub(super) fn question(gives: bool) -> &'static str {
+    if gives { "Give these values? [y/N] " } else { "Decline? [y/N] " }
 }
 
 #[cfg(test)]

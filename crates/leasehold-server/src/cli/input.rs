@@ -3,6 +3,7 @@
 
 use super::{
     Context, Failure, Outcome,
+    answer::{question, to_be_said},
     decide::{ask, can_name, go_on, is_yes, undecided},
     local::{Local, Needs, order},
     resolve::json_or_file,
@@ -27,17 +28,26 @@ pub(crate) struct InputArgs {
     #[arg(long, value_name = "D")]
     pub(super) digest: Option<String>,
     /// The values: a JSON object, a file with one, or `-` for standard input
-    #[arg(long, value_name = "JSON|@FILE|-", allow_hyphen_values = true)]
-    values: String,
+    #[arg(
+        long,
+        value_name = "JSON|@FILE|-",
+        allow_hyphen_values = true,
+        required_unless_present = "decline",
+        conflicts_with = "decline"
+    )]
+    values: Option<String>,
+    /// Give none: the call is denied, or goes on without where it asked itself
+    #[arg(long)]
+    decline: bool,
     /// Commit the values and leave the run to a worker
     #[arg(long)]
     pub(super) no_wait: bool,
 }
 
 impl InputArgs {
-    /// The values, by key.
-    pub(super) fn values(&self) -> Result<Map<String, Value>, Failure> {
-        values_of(&self.values)
+    /// The values, by key; none: declined.
+    pub(super) fn values(&self) -> Result<Option<Map<String, Value>>, Failure> {
+        self.values.as_deref().map(values_of).transpose()
     }
 }
 
@@ -69,14 +79,14 @@ pub(crate) async fn input(context: &Context, args: InputArgs) -> Outcome {
     outcome
 }
 
-async fn input_to(local: &mut Local<'_>, args: InputArgs, values: Map<String, Value>, execute: bool) -> Outcome {
+async fn input_to(local: &mut Local<'_>, args: InputArgs, values: Option<Map<String, Value>>, execute: bool) -> Outcome {
     local.needs(Role::Approver)?;
     let id = local.find(&args.run).await?;
     let details = local.details(id).await?;
     let mut signals = Signals::listen()?;
     let digest = match args.digest {
         Some(digest) => digest,
-        None => match confirm(local, &details, &values, &mut signals).await? {
+        None => match confirm(local, &details, values.as_ref(), &mut signals).await? {
             Some(digest) => digest,
             None => {
                 terminal::note("no values were given");
@@ -84,7 +94,8 @@ async fn input_to(local: &mut Local<'_>, args: InputArgs, values: Map<String, Va
             }
         },
     };
-    local.may(&args.run, &details.row, |who, run| who.may_decide(run, undecided(&details)))?;
+    let given = values.is_some();
+    local.may(&args.run, &details.row, |who, run| who.may_decide(run, undecided(&details).filter(|_| given)))?;
     let by = local.who.principal.clone();
     let submitted = local.runtime.submit(id, Submission { digest, values, by, execute }).await.map_err(order)?;
     let executes = submitted.execution.is_some();
@@ -96,7 +107,7 @@ async fn input_to(local: &mut Local<'_>, args: InputArgs, values: Map<String, Va
 async fn confirm(
     local: &Local<'_>,
     details: &Details,
-    values: &Map<String, Value>,
+    values: Option<&Map<String, Value>>,
     signals: &mut Signals,
 ) -> Result<Option<String>, Failure> {
     let digest = details.row.turn.as_ref().and_then(|turn| turn.digest.clone());
@@ -106,14 +117,11 @@ async fn confirm(
     let mut screen = Screen::stderr();
     screen.styled(Look::Strong, format!("Run {} of {}", details.row.id, details.row.agent));
     card(&mut screen, &local.subject(details), None);
-    to_be_given(&mut screen, values);
+    to_be_said(&mut screen, values);
     screen.eprint();
     terminal::forget_typed()?;
-    Ok(is_yes(ask(QUESTION.into(), &local.context.command, signals).await?).then_some(digest))
+    Ok(is_yes(ask(question(values.is_some()).into(), &local.context.command, signals).await?).then_some(digest))
 }
-
-/// Nobody gives what they have not seen.
-pub(super) const QUESTION: &str = "Give these values? [y/N] ";
 
 /// Shows the values.
 pub(super) fn to_be_given(screen: &mut Screen, values: &Map<String, Value>) {
@@ -128,8 +136,11 @@ mod tests {
 
     #[test]
     fn values_are_an_object() {
-        let of = |values: &str| InputArgs { run: String::new(), digest: None, values: values.into(), no_wait: false }.values();
-        assert_eq!(of("{\"amount\": 7}").unwrap()["amount"], 7);
+        let of = |values: &str| {
+            let values = Some(values.into());
+            InputArgs { run: String::new(), digest: None, values, decline: false, no_wait: false }.values()
+        };
+        assert_eq!(of("{\"amount\": 7}").unwrap().unwrap()["amount"], 7);
         for wrong in ["[]", "7", "null", "{", "@/nowhere"] {
             assert!(matches!(of(wrong), Err(Failure::Said(Exit::Usage, _))), "{wrong}");
         }

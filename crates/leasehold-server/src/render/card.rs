@@ -89,8 +89,12 @@ pub(crate) fn card(screen: &mut Screen, subject: &Subject<'_>, only: Option<&Cal
             }
         }
     }
-    let schema = standing_card(subject.row, subject.entries).and_then(|standing| standing.card.schema.as_ref());
-    if let Some(schema) = schema {
+    let standing = standing_card(subject.row, subject.entries).map(|standing| &standing.card);
+    if let Some(asked) = standing.and_then(|card| card.question.as_ref()) {
+        screen.styled(Look::Faint, "    it asks");
+        screen.block(6, &asked.prompt, BLOCK_LINES_MAX);
+    }
+    if let Some(schema) = standing.and_then(|card| card.schema.as_ref()) {
         fields(screen, schema);
     }
     if only.is_none()
@@ -112,6 +116,7 @@ pub(crate) fn how_to_decide(screen: &mut Screen, subject: &Subject<'_>) {
     if subject.row.state == State::WaitingForInput {
         screen.styled(Look::Faint, "  to answer exactly this:");
         screen.command(format!("    {command} input {id} --digest {digest} --values '{{..}}'"));
+        screen.command(format!("    {command} input {id} --digest {digest} --decline"));
         screen.command(format!("  to end it:       {command} runs cancel {id}"));
         return;
     }

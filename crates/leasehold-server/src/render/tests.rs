@@ -136,6 +136,7 @@ fn suspended(arguments: Value, preview: Option<&str>) -> EntryBody {
             why: None,
         }],
         schema: None,
+        question: None,
     };
     EntryBody::Suspended(body::Suspended { digest: "d1".into(), card, deadline: None })
 }

@@ -55,6 +55,11 @@ pub(crate) fn words(entry: &Entry) -> String {
             };
             format!("{}{goes_on}", approval_words(approval))
         }
+        EntryBody::InputRequired(b) => {
+            let asked: Vec<&str> = b.questions.iter().map(|question| question.prompt.as_str()).collect();
+            format!("{} {} does not go on without input{}", b.tool, b.call_id, said(&asked.join("; ")))
+        }
+        EntryBody::Input(b) if b.declined => format!("{} declined to fill in values for {}", b.by.id, b.call_id),
         EntryBody::Input(b) => format!("{} filled in values for {}", b.by.id, b.call_id),
         EntryBody::Question(b) => format!("{} asks{}", b.call_id, said(&b.prompt)),
         EntryBody::Answered(b) => {

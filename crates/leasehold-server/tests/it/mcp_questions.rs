@@ -56,15 +56,17 @@ questions = "10m"
         Self { home, ledger }
     }
 
-    /// The number of the question that the run asks.
+    /// The digest of what the run waits for.
     async fn asked(&self, id: RunId) -> String {
-        let row = self.home.until(id, "asking", |row| row.questions().count() == 1).await;
-        row.questions().next().map(|(_, question)| question.to_string()).unwrap()
+        let row = self.home.until(id, "waiting", |row| row.state == State::WaitingForInput).await;
+        assert_eq!((row.lease, row.fence), (None, None), "it waits without a process");
+        row.turn.unwrap().digest.unwrap()
     }
 
-    async fn answer(&self, id: RunId, question: &str, answer: &[&str], exit: i32) -> String {
+    /// `leasehold input`, which goes on with the run in its own process, or leaves it to the worker.
+    async fn answer(&self, id: RunId, digest: &str, answer: &[&str], exit: i32) -> String {
         let id = id.to_string();
-        let ran = self.home.run(&[&["answer", &id, "--question", question], answer].concat()).await;
+        let ran = self.home.run(&[&["input", &id, "--digest", digest], answer].concat()).await;
         assert_eq!(ran.code(), exit, "{ran}");
         ran.stderr()
     }
@@ -97,21 +99,21 @@ async fn a_worker_asks_what_a_server_asks_and_the_write_happens_once_with_what_t
         assert_eq!(probed.code(), 0, "{probed}");
         let _worker = place.home.start(&["worker"], None);
         let id = place.home.enqueue().await;
-        let question = place.asked(id).await;
+        let digest = place.asked(id).await;
         let shown = place.home.run(&["runs", "show", &id.to_string()]).await.stdout();
         assert!(shown.contains("asking asks: Which size?"), "{shown}");
         assert!(shown.contains("size"), "{shown}");
-        let wrong = place.answer(id, &question, &["--values", r#"{"size": 10}"#], 2).await;
+        let wrong = place.answer(id, &digest, &["--values", r#"{"size": 10}"#], 2).await;
         assert!(wrong.contains("/size"), "{wrong}");
         assert_eq!((place.lines("entered").len(), place.lines("").len()), (1, 0));
-        place.answer(id, &question, &["--values", r#"{"size": 7}"#], 0).await;
+        place.answer(id, &digest, &["--values", r#"{"size": 7}"#], 0).await;
         place.home.until(id, "completed", |row| row.state == State::Completed).await;
         assert_eq!(place.lines(""), ["pier 2 7"]);
         assert_eq!(place.lines("entered").len(), 2);
 
         let id = place.home.enqueue().await;
-        let question = place.asked(id).await;
-        place.answer(id, &question, &["--decline"], 0).await;
+        let digest = place.asked(id).await;
+        place.answer(id, &digest, &["--decline", "--no-wait"], 0).await;
         place.home.until(id, "completed", |row| row.state == State::Completed).await;
         assert_eq!(place.result(id).await, json!({ "result": "not sent: decline" }));
         assert_eq!(place.lines("").len(), 1);

@@ -34,6 +34,7 @@ pub(super) fn transition(before: &World, event: &Event, delta: &Delta) -> Result
         let says_why = delta.entries.iter().any(|entry| match entry {
             EntryBody::ToolOutcome(said) => said.call_id == fence.call_id,
             EntryBody::WriteNotStarted(said) => said.call_id == fence.call_id,
+            EntryBody::InputRequired(said) => said.call_id == fence.call_id,
             EntryBody::Resolved(said) => said.call_id == fence.call_id && said.outcome == ResolutionKind::NotLanded,
             _ => false,
         });
@@ -51,6 +52,7 @@ pub(super) fn entry(next: &mut World, before: &World, entry: &EntryBody, ids: &[
             let call = &mut next.calls[number(&said.call_id)?];
             must(call.outcome.is_none(), "8: a second outcome")?;
             call.outcome = Some((said.outcome, said.via));
+            call.waits = false;
             must(call.told_done == 0 || said.outcome == Outcome::Done, "known to be done, and journaled as something else")?;
             if said.outcome == Outcome::Done && said.via != Via::Resolution {
                 must(call.landed > 0, "8: done, and nothing landed")?;
@@ -79,6 +81,23 @@ pub(super) fn entry(next: &mut World, before: &World, entry: &EntryBody, ids: &[
                 let call = number(&said.call_id)?;
                 said_absent(next, call);
             }
+        }
+        EntryBody::InputRequired(said) => {
+            let call = number(&said.call_id)?;
+            let own = before.row.fence.as_ref().is_some_and(|f| f.call_id == said.call_id && f.epoch == before.row.epoch);
+            must(own, "1: a call that nobody has entered asks")?;
+            let books = &mut next.calls[call];
+            // Its tool's word: it did nothing.
+            books.entered = false;
+            books.waits = true;
+        }
+        EntryBody::Input(said) => {
+            let named = before.row.turn.as_ref().is_some_and(|t| t.digest.as_ref() == Some(&said.digest));
+            must(before.row.state == State::WaitingForInput && named, "5: values for another card")?;
+            must(before.consumed.as_ref() != Some(&said.digest), "5: values consumed twice")?;
+            next.consumed = Some(said.digest.clone());
+            let call = number(&said.call_id)?;
+            next.calls[call].waits = false;
         }
         EntryBody::Approval(said) => {
             let named = before.row.turn.as_ref().is_some_and(|t| t.digest.as_ref() == Some(&said.digest));
@@ -260,6 +279,7 @@ fn acts_of(ids: &[CallId], plan: &Plan) -> Vec<Act> {
         acts.push(Act::Stamp(given::stamp(id, call)));
         acts.push(given::restamp(id, call, true));
         acts.push(Act::Unstamp { call_id: id.clone(), why: String::new() });
+        acts.push(given::input_required(id));
     }
     acts
 }
@@ -300,6 +320,7 @@ fn forbidden_to_the_holder(world: &World, plan: &Plan, ids: &[CallId]) -> Result
     for act in acts_of(ids, plan) {
         let forbidden = match &act {
             Act::Complete { .. } | Act::Fail { .. } | Act::Suspend { .. } | Act::Stamp(_) => true,
+            Act::InputRequired(asked) => asked.call_id != fence.call_id || fence.epoch != row.epoch,
             Act::Retry { .. } | Act::Yield | Act::Settle => hard,
             Act::Restamp { stamp, .. } => stamp.call_id != fence.call_id || row.cancel_requested || hard && !fence.verifiable,
             _ => false,
@@ -350,6 +371,14 @@ fn waits_for_what_it_shows(world: &World, plan: &Plan) -> Result<(), String> {
     let Some(turn) = row.turn.as_ref().filter(|_| row.state.is_waiting()) else { return Ok(()) };
     let undecided: Vec<(CallId, bool)> = turn.calls.iter().filter(|c| c.is_undecided()).map(|c| (c.id.clone(), true)).collect();
     let digest = turn.digest.clone().unwrap_or_default();
+    if row.state == State::WaitingForInput {
+        let Some((call, _)) = undecided.first() else { return Err("a wait for input of no call".into()) };
+        let submit = |digest: &str, gives, seconds| world.ask(plan, given::submit(digest, call, gives, None), seconds);
+        must(submit(&digest, true, given::SOON)?.is_ok(), "a wait that nobody can end")?;
+        must(submit(&digest, false, given::SOON)?.is_ok(), "a wait that nobody can decline")?;
+        must(submit("another", true, given::SOON)? == Err(Rejection::StaleTurn), "5: values for another card were taken")?;
+        return must(submit(&digest, true, given::LATER)?.is_err(), "values after the deadline were taken");
+    }
     let decide = |digest: &str, seconds| world.ask(plan, given::decide(digest, &undecided, None), seconds);
     must(decide(&digest, given::SOON)?.is_ok(), "a wait that nobody can end")?;
     must(decide("another", given::SOON)? == Err(Rejection::StaleTurn), "5: a decision about another card was taken")?;

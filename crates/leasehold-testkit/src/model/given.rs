@@ -141,6 +141,26 @@ pub(super) fn late(id: &CallId, epoch: u64, answer: LateAnswer) -> Event {
 }
 
 pub(super) fn suspend(calls: &[CallId]) -> Act {
+    waits(WaitKind::Approval, calls)
+}
+
+/// Waits for what the call has asked.
+pub(super) fn suspend_for_input(call: &CallId) -> Act {
+    waits(WaitKind::Input, std::slice::from_ref(call))
+}
+
+pub(super) fn input_required(id: &CallId) -> Act {
+    let asked = body::InputRequired { call_id: id.clone(), tool: "t".into(), questions: Vec::new(), state: None };
+    Act::InputRequired(asked)
+}
+
+/// Values for what a call has asked, or that there will be none.
+pub(super) fn submit(digest: &str, id: &CallId, gives: bool, grant: Option<Grant>) -> Event {
+    let (call_id, question) = (id.clone(), Some(String::new()));
+    by_person(Order::Submit { digest: digest.to_owned(), call_id, question, values: gives.then(Map::new), grant })
+}
+
+fn waits(kind: WaitKind, calls: &[CallId]) -> Act {
     let calls = calls.iter().map(|id| CardCall {
         id: id.clone(),
         tool: ToolIdentity {
@@ -157,8 +177,7 @@ pub(super) fn suspend(calls: &[CallId]) -> Act {
         preview_for: None,
         why: None,
     });
-    let card =
-        TurnCard { kind: WaitKind::Approval, turn: 1, agent_version: String::new(), calls: calls.collect(), schema: None };
+    let card = TurnCard { kind, turn: 1, agent_version: String::new(), calls: calls.collect(), schema: None, question: None };
     Act::Suspend { card, deadline: Some(at(60)) }
 }
 

@@ -43,6 +43,8 @@ pub struct Bounds {
     pub restores: u8,
     /// Stamps that their holder takes back.
     pub unstamps: u8,
+    /// Times that a tool asks for input before it goes on.
+    pub asks: u8,
 }
 
 /// What runs.
@@ -109,6 +111,7 @@ pub fn short() -> Vec<Plan> {
         stops: 0,
         restores: 0,
         unstamps: 0,
+        asks: 0,
     };
     let mut plans = plans(bounds);
     // Where less waits for a person there are far more histories: no lost answers there.
@@ -130,6 +133,7 @@ pub fn full() -> Vec<Plan> {
         stops: 1,
         restores: 0,
         unstamps: 1,
+        asks: 0,
     };
     let mut plans = plans(bounds);
     // Where no person holds a history up there are tens of millions: fewer of the rare things there, each of which the other plans
@@ -162,6 +166,12 @@ fn plans(bounds: Bounds) -> Vec<Plan> {
             recovery: Recovery::Abandon,
             ..plan("a caller waits: an approved write, then one that needs nobody", &[&[asked, free]], false)
         },
+        asking(plan(
+            "an approved write that asks for input, then an idempotent one that may",
+            &[&[asked, idempotent()]],
+            false,
+        )),
+        asking(plan("a verifiable write (absent: not applied) that asks for input", &[&[verifiable(true)]], false)),
         Plan {
             on_expiry: OnExpiry::DeadLetter,
             ..plan(
@@ -171,6 +181,11 @@ fn plans(bounds: Bounds) -> Vec<Plan> {
             )
         },
     ]
+}
+
+/// A plan whose tools ask for input. There are more histories of it: a redrive and a failure less, which the others have.
+fn asking(plan: Plan) -> Plan {
+    Plan { bounds: Bounds { asks: 2, redrives: 0, stops: 0, ..plan.bounds }, ..plan }
 }
 
 struct Frame {

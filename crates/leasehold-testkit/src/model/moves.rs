@@ -95,6 +95,7 @@ impl Moves<'_> {
             At::Stamped(call) => self.stamped(index, call, holds)?,
             At::InTool(call, wire) => self.in_tool(index, call, wire),
             At::Answered(call, answer) => self.answered(index, call, answer)?,
+            At::Asked(call) => self.asked(index, call)?,
             At::RecordSent(..) => self.add(format!("{index} finds its record"), self.world.clone().put(index, At::Ready)),
             At::Late(call, answer, told) => self.late(index, call, answer, told)?,
         }
@@ -145,8 +146,11 @@ impl Moves<'_> {
             Some(call) if call.evidence.is_some() => {
                 self.act(index, Act::Record(vec![Recorded::Evidence(call.id)]), "takes evidence", At::Ready)?;
             }
+            Some(call) if self.number(&call.id).is_some_and(|number| self.world.calls[number].waits) => {
+                self.act(index, given::suspend_for_input(&call.id), "asks for input", At::Away)?;
+            }
             Some(call) => {
-                let number = self.ids.iter().position(|id| *id == call.id).unwrap_or_default();
+                let number = self.number(&call.id).unwrap_or_default();
                 let stamp = Act::Stamp(given::stamp(&call.id, self.calls[number]));
                 self.stamp(index, stamp, number, "stamps")?;
             }
@@ -163,6 +167,10 @@ impl Moves<'_> {
             }
         }
         self.stops(index)
+    }
+
+    fn number(&self, id: &CallId) -> Option<usize> {
+        self.ids.iter().position(|known| known == id)
     }
 
     /// Shutdown, a model that fails for now, an agent that fails for good.
@@ -283,6 +291,11 @@ impl Moves<'_> {
                 let mut landed = self.world.clone().put(index, At::InTool(call, Wire::Landed));
                 landed.land(usize::from(call), self.calls[usize::from(call)].effect);
                 self.add(format!("{index}'s request lands"), landed);
+                if self.world.spent.asks < self.plan.bounds.asks {
+                    let mut asked = self.world.clone().put(index, At::Asked(call));
+                    asked.spent.asks += 1;
+                    self.add(format!("{index} hears: needs input"), asked);
+                }
                 self.add(format!("{index}'s request is lost"), self.world.clone().put(index, At::InTool(call, Wire::Lost)));
             }
             Wire::Landed => self.add(format!("{index} hears: done"), answered(LateAnswer::Done)),
@@ -324,6 +337,16 @@ impl Moves<'_> {
             }
             self.act(index, retry(), "retries later", At::Away)?;
         }
+        Ok(())
+    }
+
+    fn asked(&mut self, index: usize, call: u8) -> Result<(), String> {
+        let asked = given::input_required(&self.ids[usize::from(call)]);
+        let Some(world) = self.acted(index, asked)? else {
+            return Err("a tool asks, and that is not recorded".into());
+        };
+        self.add(format!("{index} records that it asks"), world.clone().put(index, At::Ready));
+        self.lost(index, &world, "records", At::RecordSent(call, LateAnswer::Unknown));
         Ok(())
     }
 
@@ -392,6 +415,7 @@ impl Moves<'_> {
         }
         match row.state {
             State::WaitingForApproval => self.decisions()?,
+            State::WaitingForInput => self.inputs()?,
             State::Dead | State::Failed => self.for_the_dead()?,
             State::Queued if row.cancel_requested => {
                 self.order(Order::Discard { note: None }, "a person discards", SOON)?;
@@ -438,6 +462,29 @@ impl Moves<'_> {
                 && let Some(world) = self.world.send(self.plan, self.ids, given::decide(&digest, &said, Some(grant)), SOON)?
             {
                 self.granted(index, world, &label);
+            }
+        }
+        Ok(())
+    }
+
+    fn inputs(&mut self) -> Result<(), String> {
+        let Some(turn) = &self.world.row.turn else { return Err("a wait for input without a turn".into()) };
+        let digest = turn.digest.clone().unwrap_or_default();
+        let Some(id) = turn.calls.iter().find(|c| c.is_undecided()).map(|c| c.id.clone()) else {
+            return Err("a wait for input of no call".into());
+        };
+        let away = self.world.processes.iter().position(|p| p.at == At::Away);
+        for gives in [true, false] {
+            let label = if gives { "a person gives values" } else { "a person declines" };
+            if let Some(world) = self.world.send(self.plan, self.ids, given::submit(&digest, &id, gives, None), SOON)? {
+                self.add(label, world);
+            }
+            let grant = given::grant(&self.world.row);
+            if let Some(index) = away.filter(|_| self.world.spent.grants < self.plan.bounds.grants)
+                && let Some(world) =
+                    self.world.send(self.plan, self.ids, given::submit(&digest, &id, gives, Some(grant)), SOON)?
+            {
+                self.granted(index, world, label);
             }
         }
         Ok(())

@@ -35,6 +35,8 @@ pub(super) enum At {
     InTool(u8, Wire),
     /// The tool has answered; nothing is recorded.
     Answered(u8, LateAnswer),
+    /// The tool has answered that it needs input; nothing is recorded.
+    Asked(u8),
     /// The record is durable, and the answer is lost.
     RecordSent(u8, LateAnswer),
     /// Has lost the right and something to say; true: it may be on record already.
@@ -65,6 +67,8 @@ pub(super) struct Call {
     pub(super) excepted: bool,
     /// Attempts that said that they are done.
     pub(super) told_done: u8,
+    /// It has asked for input, and nobody has replied.
+    pub(super) waits: bool,
 }
 
 /// What of the bounds is used.
@@ -77,6 +81,7 @@ pub(super) struct Spent {
     pub(super) stops: u8,
     pub(super) restores: u8,
     pub(super) unstamps: u8,
+    pub(super) asks: u8,
 }
 
 #[derive(Clone, Debug)]
@@ -165,6 +170,7 @@ impl World {
                 At::Ready | At::FoundAbsent(_) => self.processes[index] = AWAY,
                 At::Answered(call, answer) => self.processes[index].at = At::Late(call, answer, false),
                 At::RecordSent(call, answer) => self.processes[index].at = At::Late(call, answer, true),
+                At::Asked(call) => self.processes[index].at = At::Late(call, LateAnswer::Unknown, false),
                 At::StampSent(call) => self.processes[index].at = At::Late(call, LateAnswer::NotStarted, false),
                 _ => {}
             }
@@ -255,13 +261,14 @@ impl World {
             // Of stamps whose process is gone only this counts: whether any was entered, how many are known to be done.
             let gone = |s: &&leasehold::run::Stamp| !speaks(s.epoch);
             let entered = call.stamps.iter().filter(gone).any(|s| s.entered);
+            let known = !call.stamps.iter().filter(gone).any(|s| s.entered && !s.asked);
             let done = call.stamps.iter().filter(gone).filter(|s| s.late.contains(&LateAnswer::Done)).count();
-            (entered, done).hash(hasher);
-            let newest = call.stamps.last().map(|s| (s.entered, rank(s.epoch)));
+            (entered, known, call.has_asked(), done).hash(hasher);
+            let newest = call.stamps.last().map(|s| (s.entered, s.asked, rank(s.epoch)));
             newest.hash(hasher);
             for stamp in call.stamps.iter().filter(|s| speaks(s.epoch)) {
                 let said = stamp.late.iter().fold(0_u8, |said, answer| said | 1 << (*answer as u8));
-                (rank(stamp.epoch), stamp.entered, said).hash(hasher);
+                (rank(stamp.epoch), stamp.entered, stamp.asked, said).hash(hasher);
             }
         }
     }
@@ -290,6 +297,8 @@ impl World {
             row.turn.iter().flat_map(|t| &t.earlier).any(|c| c.stamps.iter().any(|s| !s.late.is_empty())),
         );
         let via = |via| self.calls.iter().any(|c| c.outcome.is_some_and(|(_, v)| v == via));
+        note("a tool asks", self.calls.iter().any(|c| c.waits));
+        note("waiting for input", row.state == State::WaitingForInput);
         note("evidence taken", via(Via::Evidence));
         note("a late outcome", via(Via::LateOutcome));
         note("verified", via(Via::Verify));

@@ -7,11 +7,11 @@ use leasehold::{
     agent::{
         model::{Model, ModelError, ModelErrorClass, ModelRequest, Reply, RequestedCall},
         tool::{
-            Arguments, ReadAnswer, ReadTool, ToolSpec, Verified, Verify, VerifyQuery, WriteAnswer, WriteEffect, WritePermit,
-            WriteTool,
+            Arguments, Asker, InputRequired, ReadAnswer, ReadTool, ToolSpec, Verified, Verify, VerifyQuery, WriteAnswer,
+            WriteEffect, WritePermit, WriteTool,
         },
     },
-    run::Usage,
+    run::{InputQuestion, Usage},
     store::Store,
 };
 use std::{
@@ -96,6 +96,12 @@ pub(super) struct SimWrite {
 /// No request is on its way for longer than this.
 const ON_ITS_WAY_MS: u64 = 8_000;
 
+fn size() -> InputRequired {
+    let schema = serde_json::json!({ "type": "object", "properties": { "size": { "type": "integer" } } });
+    let question = InputQuestion { id: "size".into(), prompt: "Which size?".into(), schema };
+    InputRequired { questions: vec![question], state: Some("state".into()) }
+}
+
 pub(super) fn tool_spec(name: &str) -> ToolSpec {
     ToolSpec { timeout: Duration::from_secs(10), ..spec(name) }
 }
@@ -127,6 +133,12 @@ impl WriteTool for SimWrite {
         let fate = if calm { 1_000 } else { self.chance.below(1_000) };
         if fate < 60 {
             return WriteAnswer::NotApplied { why: "refused before a byte".into() };
+        }
+        // It does nothing before somebody has said something, and is not content with the first word now and then.
+        if permit.asked().continued().is_none_or(|said| said.rounds < 3) && self.chance.of_thousand(60) && !calm {
+            tokio::time::sleep(Duration::from_millis(self.chance.below(2_000))).await;
+            self.gate.pass().await;
+            return WriteAnswer::NeedsInput(size());
         }
         let on_its_way = Duration::from_millis(self.chance.below(if calm { 50 } else { ON_ITS_WAY_MS }));
         if fate < 120 {
@@ -186,9 +198,15 @@ impl ReadTool for SimRead {
     fn spec(&self) -> &ToolSpec {
         &self.spec
     }
-    async fn call(&self, _: &Arguments) -> ReadAnswer {
+    async fn call(&self, arguments: &Arguments) -> ReadAnswer {
+        self.call_asking(arguments, Asker::nobody()).await
+    }
+    async fn call_asking(&self, _: &Arguments, asker: Asker) -> ReadAnswer {
         self.gate.pass().await;
         tokio::time::sleep(Duration::from_millis(self.chance.below(2_000))).await;
+        if asker.can_wait() && asker.continued().is_none() && self.chance.of_thousand(60) {
+            return ReadAnswer::needs(size());
+        }
         ReadAnswer::ok("read")
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Played, Sim, SimProcess};
 use leasehold::{
-    Decision, OrderError, Resolution,
+    Decision, OrderError, Resolution, Submission,
     run::{Principal, Reason, ResolutionKind, RunId, Snapshot, State},
 };
 use std::{collections::HashMap, sync::atomic::Ordering, time::Duration};
@@ -68,6 +68,20 @@ impl People {
                             execution.finish().await.ok();
                         }));
                     }
+                }
+            }
+            State::WaitingForInput => {
+                *played.happened.entry("a person is asked for input").or_default() += 1;
+                let digest = row.turn.as_ref().and_then(|t| t.digest.clone()).unwrap_or_default();
+                let values = (!sim.chance.of_thousand(200)).then(serde_json::Map::new);
+                let said = Submission { digest, values, by: bob(), execute: sim.chance.of_thousand(600) };
+                // Refused or lost: looked at again the next time.
+                if let Ok(decided) = runtime.submit(id, said).await
+                    && let Some(execution) = decided.execution
+                {
+                    self.process.tasks.push(tokio::spawn(async move {
+                        execution.finish().await.ok();
+                    }));
                 }
             }
             State::Dead if row.reason == Some(Reason::WriteInDoubt) => {

@@ -7,8 +7,9 @@ use super::*;
 pub struct Submission {
     /// Names what the person saw.
     pub digest: String,
-    /// The values, by key; only keys that the tool declared.
-    pub values: Map<String, Value>,
+    /// The values, by key, and only keys that are asked for; none: they decline. A call that waits for values of its tool is denied
+    /// then, and one that has asked goes on and is told so.
+    pub values: Option<Map<String, Value>>,
     /// Who.
     pub by: Principal,
     /// This process goes on with the run, where it has what the run needs.
@@ -32,13 +33,16 @@ impl Runtime {
         let (Some(shown), Some(schema)) = (card.and_then(|c| c.calls.first()), card.and_then(|c| c.schema.as_ref())) else {
             return Err(OrderError::Unreadable("what the run waits for is not in its record".into()));
         };
-        check(schema, &said.values)?;
+        if let Some(values) = &said.values {
+            check(schema, values)?;
+        }
+        let question = card.and_then(|card| card.question.as_ref()).map(|question| question.id.clone());
         let queued_because = if said.execute { self.lacks(&row) } else { None };
         let grant = (said.execute && queued_because.is_none()).then(|| self.grant());
         let write_id = grant.as_ref().map_or_else(WriteId::random, |g| WriteId(g.lease_id.0));
         let sent = self.heartbeat.now();
         let (digest, call_id) = (said.digest.clone(), shown.id.clone());
-        let order = Order::Submit { digest, call_id, values: said.values.clone(), grant: grant.clone() };
+        let order = Order::Submit { digest, call_id, question, values: said.values.clone(), grant: grant.clone() };
         let by = said.by.clone();
         let done = match self.engine.change(id, write_id, PATIENCE, |_| Event::Person(by.clone(), order.clone())).await {
             // Somebody else's values were taken in between.
@@ -61,7 +65,11 @@ impl Runtime {
             _ => None,
         });
         match taken {
-            Some((_, input)) if input.by.id == said.by.id && input.values == said.values => {
+            Some((_, input))
+                if input.by.id == said.by.id
+                    && input.declined == said.values.is_none()
+                    && (input.declined || Some(&input.values) == said.values.as_ref()) =>
+            {
                 Ok(Decided { row, execution: None, repeated: true, queued_because: None })
             }
             Some((at, input)) => {

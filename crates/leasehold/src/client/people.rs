@@ -240,7 +240,7 @@ impl Runtime {
         let Some(standing) = story.card else {
             return Err(OrderError::Unreadable("what the run waits for is not in its record".into()));
         };
-        let TurnCard { kind, turn, agent_version, calls: standing, schema } = standing.card;
+        let TurnCard { kind, turn, agent_version, calls: standing, schema, question } = standing.card;
         let undecided = |id: &CallId| row.turn.as_ref().and_then(|turn| turn.call(id)).is_some_and(|call| call.is_undecided());
         let shown = standing.into_iter().filter(|card| undecided(&card.id)).map(|card| {
             // What was proposed before stands on the card of the call.
@@ -250,7 +250,7 @@ impl Runtime {
                 None => now,
             }
         });
-        let card = TurnCard { calls: shown.collect(), kind, turn, agent_version, schema };
+        let card = TurnCard { calls: shown.collect(), kind, turn, agent_version, schema, question };
         let order = Order::Edit { digest: decision.digest.clone(), card, calls };
         let by = decision.by.clone();
         let done = self.engine.change(id, WriteId::random(), PATIENCE, |_| Event::Person(by.clone(), order.clone())).await?;

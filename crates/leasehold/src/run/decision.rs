@@ -113,12 +113,25 @@ pub struct TurnCard {
     /// For an input: what the values look like.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schema: Option<Value>,
+    /// For an input that the call asks for: its question.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub question: Option<AskedInput>,
+}
+
+/// Which of its questions a call asks, and in which words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AskedInput {
+    /// The tool's name for it.
+    pub id: String,
+    /// What it asks.
+    pub prompt: String,
 }
 
 /// How the reason begins where what a decision rested on is not what it was; what it was and is follows a colon.
 pub const BASIS_MOVED: &str = "what the decision was based on";
 
-/// Takes away from an entry the words of tools that are only for who decides about them, where whoever looks does not.
+/// Takes away from an entry the words of tools that are only for who decides about them, where whoever looks does not, and what is
+/// for no person.
 pub fn withhold(entry: &mut EntryBody, decides: &dyn Fn(&str) -> bool) {
     match entry {
         EntryBody::Suspended(suspended) => {
@@ -139,6 +152,8 @@ pub fn withhold(entry: &mut EntryBody, decides: &dyn Fn(&str) -> bool) {
                 }
             }
         }
+        // What only the tool is to see again.
+        EntryBody::InputRequired(required) => required.state = None,
         EntryBody::Approval(approval) => {
             approval.calls.iter_mut().filter_map(|call| call.edited_card.as_mut()).for_each(|card| card.withhold(decides));
         }

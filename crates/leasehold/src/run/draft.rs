@@ -21,6 +21,8 @@ pub(super) struct Draft<'a> {
 
 /// What the model is told of a call whose outcome nobody will know.
 const CLOSED_UNKNOWN: &str = "outcome unknown, do not repeat";
+/// What the model is told of a call that ends after its tool has asked for input.
+const ASKED_BEFORE: &str = "its tool was entered before and asked for input, so that what it did is not known: do not repeat";
 /// What the model is told of a call that was never begun.
 const CLOSED_NOT_RUN: &str = "not run";
 
@@ -101,6 +103,12 @@ impl<'a> Draft<'a> {
             outcome.result = Value::Null;
             outcome.via = Via::Evidence;
             outcome.evidence = Some(sequence);
+        }
+        if call.has_asked() && matches!(outcome.outcome, Outcome::Refused | Outcome::Denied | Outcome::NotRun) {
+            // It was entered: that it did nothing before it asked is its own word, and no promise of ours.
+            outcome.outcome = Outcome::Unknown;
+            outcome.result =
+                Value::String(format!("{}; {ASKED_BEFORE}", outcome.result.as_str().unwrap_or("it does not go on")));
         }
         let answered = matches!(outcome.via, Via::Tool | Via::LateOutcome) && outcome.outcome == Outcome::Done;
         let twice = answered && non_idempotent && call.attempts_done() > 1;

@@ -130,6 +130,8 @@ pub enum Act {
         /// Why.
         why: String,
     },
+    /// What the call answered is that it needs input: it is pending again, without a fence.
+    InputRequired(body::InputRequired),
     /// Asks a person.
     Suspend {
         /// What the person sees.
@@ -270,8 +272,10 @@ pub enum Order {
         digest: String,
         /// For which call.
         call_id: CallId,
-        /// Already validated.
-        values: Map<String, Value>,
+        /// Which of the questions that the call has asked; none: the values that its tool declares.
+        question: Option<String>,
+        /// Already validated; none: the person declines.
+        values: Option<Map<String, Value>>,
         /// The submitter executes; none: the run is queued.
         grant: Option<Grant>,
     },
@@ -357,6 +361,8 @@ words!(
         Restamp,
         /// unstamp
         Unstamp,
+        /// input_required
+        InputRequired,
         /// suspend
         Suspend,
         /// complete
@@ -430,6 +436,7 @@ impl Event {
                 Act::Doubt { .. } => EventKind::Doubt,
                 Act::Unreadable { .. } => EventKind::Unreadable,
                 Act::Question(_) => EventKind::Question,
+                Act::InputRequired(_) => EventKind::InputRequired,
                 Act::Settle => EventKind::Settle,
             },
             Self::LateOutcome(_) => EventKind::LateOutcome,

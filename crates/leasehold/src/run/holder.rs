@@ -23,6 +23,7 @@ pub(super) fn act(mut draft: Draft<'_>, act: Act) -> Result<Draft<'_>, Rejection
         Act::Stamp(call) => stamp(&mut draft, &call)?,
         Act::Restamp { stamp, found_absent } => restamp(&mut draft, &stamp, found_absent)?,
         Act::Unstamp { call_id, why } => unstamp(&mut draft, &call_id, why)?,
+        Act::InputRequired(asked) => input_required(&mut draft, asked)?,
         Act::Suspend { card, deadline } => suspend(&mut draft, card, deadline)?,
         Act::Complete { output, truncated } => {
             no_fence(&draft)?;
@@ -215,7 +216,9 @@ fn stamp(draft: &mut Draft<'_>, stamp: &StampCall) -> Result<(), Rejection> {
         return Err(Rejection::EvidenceSaysDone(stamp.call_id.clone()));
     }
     let attempt = u32::try_from(call.stamps.iter().filter(|s| s.entered).count()).unwrap_or(u32::MAX).saturating_add(1);
-    let fence = new_fence(draft, stamp, Entry { effect, attempt, repeat: false, verifiable: stamp.verifiable })?;
+    // A call that goes on after its tool has asked is no repeat, unless nobody knows of an attempt before that.
+    let repeat = call.has_asked() && call.stamps.iter().any(|s| s.entered && !s.asked);
+    let fence = new_fence(draft, stamp, Entry { effect, attempt, repeat, verifiable: stamp.verifiable })?;
     set_fence(draft, fence, &stamp.endpoint, EntryBody::WriteStamped);
     Ok(())
 }
@@ -278,7 +281,7 @@ fn set_fence(draft: &mut Draft<'_>, fence: Fence, endpoint: &str, entry: fn(body
         call.absent = false;
         // Of an entry that is over.
         call.question = None;
-        call.stamps.push(Stamp { epoch: fence.epoch, lease_id: fence.lease_id, entered: true, late: Vec::new() });
+        call.stamps.push(Stamp { epoch: fence.epoch, lease_id: fence.lease_id, entered: true, late: Vec::new(), asked: false });
     }
     draft.push(entry(body::Stamped {
         call_id: fence.call_id.clone(),
@@ -319,6 +322,36 @@ pub(super) fn not_started(draft: &mut Draft<'_>, id: &CallId, why: String, late:
     } else if !fence_kept {
         draft.next.fence = None;
     }
+}
+
+/// The tool was entered and has answered: it does nothing before it has this. The call is pending again, for whoever has the answers.
+fn input_required(draft: &mut Draft<'_>, asked: body::InputRequired) -> Result<(), Rejection> {
+    let id = asked.call_id.clone();
+    let call = draft.pending(&id)?;
+    match draft.next.fence.as_ref().filter(|f| f.call_id == id) {
+        Some(fence) if !is_own(draft, fence) => return Err(Rejection::NotOwnFence(id)),
+        Some(_) => {}
+        None if !call.is_released() => return Err(Rejection::NotReleased(id)),
+        None if call.effect.is_write() => return Err(Rejection::WriteNotStamped(id)),
+        None => {}
+    }
+    let is_fenced = draft.is_fenced(&id);
+    let mut has_evidence = false;
+    if let Some(call) = draft.call_mut(&id) {
+        call.question = None;
+        has_evidence = call.evidence.is_some();
+        if let Some(stamp) = call.stamps.last_mut().filter(|_| is_fenced) {
+            stamp.asked = true;
+        }
+    }
+    draft.push(EntryBody::InputRequired(asked));
+    if has_evidence {
+        draft.take_evidence(&id);
+    } else if is_fenced {
+        draft.next.fence = None;
+    }
+    draft.extend();
+    Ok(())
 }
 
 fn suspend(draft: &mut Draft<'_>, card: super::decision::TurnCard, deadline: Option<jiff::Timestamp>) -> Result<(), Rejection> {

@@ -71,6 +71,17 @@ pub struct ReplyCall {
     pub needs_person: bool,
 }
 
+/// What a call asks before it goes on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InputQuestion {
+    /// The tool's name for it.
+    pub id: String,
+    /// What it asks.
+    pub prompt: String,
+    /// What the values look like.
+    pub schema: Value,
+}
+
 /// Bodies of journal entries.
 pub mod body {
     use super::*;
@@ -169,6 +180,19 @@ pub mod body {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub evidence: Option<u64>,
     }
+    /// input_required.
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct InputRequired {
+        /// The call that does not go on without it.
+        pub call_id: CallId,
+        /// Its tool.
+        pub tool: String,
+        /// What it asks, in order.
+        pub questions: Vec<InputQuestion>,
+        /// What the tool wants to see again unchanged.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub state: Option<String>,
+    }
     /// suspended.
     #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
     pub struct Suspended {
@@ -221,8 +245,14 @@ pub mod body {
         pub by: Principal,
         /// For which call.
         pub call_id: CallId,
+        /// Which of the questions that the call has asked; none: the values that its tool declares.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub question: Option<String>,
         /// Values of the declared keys.
         pub values: Map<String, Value>,
+        /// They do not want to give any.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        pub declined: bool,
         /// The continuing segment's lease, where the submitter executes.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub lease_id: Option<LeaseId>,
@@ -477,6 +507,8 @@ entries!(
     WriteNotStarted(body::NotStarted) = "write_not_started",
     /// What became of a call.
     ToolOutcome(body::ToolOutcome) = "tool_outcome",
+    /// A call does not go on without input.
+    InputRequired(body::InputRequired) = "input_required",
     /// A person is asked.
     Suspended(body::Suspended) = "suspended",
     /// A person decided.

@@ -46,13 +46,14 @@ pub(super) fn order(mut draft: Draft<'_>, by: Principal, order: Order) -> Result
         Order::Decide { digest, calls, grant } => decide(&mut draft, by, digest, calls, grant, true)?,
         Order::DecidePart { digest, calls } => decide(&mut draft, by, digest, calls, None, false)?,
         Order::Edit { digest, card, calls } => edit(&mut draft, by, &digest, card, calls)?,
-        Order::Submit { digest, call_id, values, grant } => {
+        Order::Submit { digest, call_id, question, values, grant } => {
             on_this_turn(&draft, &digest)?;
             let call = draft.pending(&call_id)?;
             if !call.is_undecided() {
                 return Err(Rejection::UnknownCall(call_id));
             }
-            if call.effect.is_write() {
+            // What is declined releases nothing.
+            if values.is_some() && call.effect.is_write() {
                 release(&mut draft, &by)?;
             }
             if let Some(call) = draft.call_mut(&call_id) {
@@ -60,7 +61,14 @@ pub(super) fn order(mut draft: Draft<'_>, by: Principal, order: Order) -> Result
             }
             let lease_id = grant.as_ref().map(|g| g.lease_id);
             go_on(&mut draft, grant);
-            draft.push(EntryBody::Input(body::Input { digest, by, call_id, values, lease_id }));
+            let declined = values.is_none();
+            // A call that has asked goes on and is told so; one that waits for the values of its tool cannot run without.
+            let denied = (declined && question.is_none()).then(|| call_id.clone());
+            let values = values.unwrap_or_default();
+            draft.push(EntryBody::Input(body::Input { digest, by, call_id, question, values, declined, lease_id }));
+            if let Some(id) = denied {
+                draft.outcome_text(&id, Outcome::Denied, Via::Decision, "a person declined to fill in the values of this call");
+            }
         }
         Order::Answer { call_id, question, values } => {
             let call = draft.pending(&call_id)?;

@@ -69,6 +69,9 @@ pub struct Stamp {
     /// What its process said: the answer it recorded, or what it said after its right moved on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub late: Vec<LateAnswer>,
+    /// What it answered is that it needs input before it goes on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub asked: bool,
 }
 
 /// A person's word on a call.
@@ -130,6 +133,10 @@ impl OpenCall {
     pub fn maybe_entered(&self) -> bool {
         self.stamps.iter().any(|s| s.entered)
     }
+    /// It was entered, and what it answered last is that it needs input before it goes on.
+    pub fn has_asked(&self) -> bool {
+        self.stamps.iter().rfind(|s| s.entered).is_some_and(|s| s.asked)
+    }
     /// The newest stamp made under this right.
     pub fn stamp_of(&self, epoch: u64, lease_id: LeaseId) -> Option<&Stamp> {
         self.stamps.iter().rfind(|s| s.epoch == epoch && s.lease_id == lease_id)
@@ -142,7 +149,7 @@ impl OpenCall {
     /// landing.
     pub fn may_be_spoken_of(&self) -> bool {
         let matters = self.effect == Effect::NonIdempotentWrite || self.outcome != Some(Outcome::Done);
-        matters && self.stamps.iter().any(|s| s.entered && s.late.is_empty())
+        matters && self.stamps.iter().any(|s| s.entered && !s.asked && s.late.is_empty())
     }
     /// Attempts whose process said that they are done; more than one of a non-idempotent write is a duplicate effect.
     pub fn attempts_done(&self) -> usize {
@@ -304,10 +311,10 @@ impl Snapshot {
     pub fn has_non_idempotent_fence(&self) -> bool {
         self.fence.as_ref().is_some_and(|f| f.effect == Effect::NonIdempotentWrite)
     }
-    /// The call whose fence is missed: its newest stamp may have been used, it has no outcome, and nobody said that it is not
-    /// there. No transition makes such a row.
+    /// The call whose fence is missed: its newest stamp may have been used, it has no outcome, its tool has not asked for input, and
+    /// nobody said that it is not there. No transition makes such a row.
     pub fn misses_fence(&self) -> Option<&OpenCall> {
-        let stamped = |c: &&OpenCall| c.stamps.last().is_some_and(|s| s.entered) && !c.absent;
+        let stamped = |c: &&OpenCall| c.stamps.last().is_some_and(|s| s.entered && !s.asked) && !c.absent;
         let fenced = self.fence.as_ref().map(|f| &f.call_id);
         self.turn.as_ref()?.pending().filter(stamped).find(|c| Some(&c.id) != fenced)
     }

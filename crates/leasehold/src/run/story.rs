@@ -2,9 +2,9 @@
 //! pages and commands show. Folding is incremental: a holder feeds it what it writes and what others wrote.
 
 use super::{
-    decision::{CardCall, TurnCard},
+    decision::{CardCall, TurnCard, WaitKind},
     ids::CallId,
-    journal::{Entry, EntryBody, ReplyCall, Request, body},
+    journal::{Entry, EntryBody, InputQuestion, ReplyCall, Request, body},
     state::{LateAnswer, Outcome, Reason, State, Via},
 };
 use jiff::Timestamp;
@@ -27,6 +27,8 @@ pub struct StoryCall {
     pub edited: Option<Map<String, Value>>,
     /// Values a person filled in.
     pub input: Option<Map<String, Value>>,
+    /// What it needs before it goes on, as it asked the newest time.
+    pub requires: Option<CallInput>,
     /// What it asked a person last, while it ran.
     pub question: Option<CallQuestion>,
     /// Who released or denied it last, when, and why.
@@ -46,6 +48,7 @@ impl StoryCall {
             card: None,
             edited: None,
             input: None,
+            requires: None,
             question: None,
             decided: None,
             stamps: Vec::new(),
@@ -72,6 +75,24 @@ impl StoryCall {
     /// Some segment may have entered it.
     pub fn was_entered(&self) -> bool {
         self.stamps.iter().any(|s| s.entered)
+    }
+}
+
+/// What a call asked before it goes on, and what people said.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallInput {
+    /// As it was asked.
+    pub required: body::InputRequired,
+    /// By question; none: declined.
+    pub replies: BTreeMap<String, Option<Map<String, Value>>>,
+    /// How often it has asked so far.
+    pub rounds: u32,
+}
+
+impl CallInput {
+    /// What nobody has replied to yet.
+    pub fn open(&self) -> Option<&InputQuestion> {
+        self.required.questions.iter().find(|question| !self.replies.contains_key(&question.id))
     }
 }
 
@@ -240,7 +261,9 @@ impl Story {
                 for shown in &suspended.card.calls {
                     if let Some(call) = self.calls.get_mut(&shown.id) {
                         call.card = Some(shown.clone());
-                        call.decided = None;
+                        if suspended.card.kind == WaitKind::Approval {
+                            call.decided = None;
+                        }
                     }
                 }
                 self.card = Some(StoryCard { card: suspended.card.clone(), since: entry.at });
@@ -263,8 +286,22 @@ impl Story {
                 }
             }
             EntryBody::Input(input) => {
-                if let Some(call) = self.calls.get_mut(&input.call_id) {
-                    call.input = Some(input.values.clone());
+                let Some(call) = self.calls.get_mut(&input.call_id) else { return };
+                match &input.question {
+                    None if input.declined => {}
+                    None => call.input = Some(input.values.clone()),
+                    Some(question) => {
+                        if let Some(asked) = &mut call.requires {
+                            let values = (!input.declined).then(|| input.values.clone());
+                            asked.replies.insert(question.clone(), values);
+                        }
+                    }
+                }
+            }
+            EntryBody::InputRequired(required) => {
+                if let Some(call) = self.calls.get_mut(&required.call_id) {
+                    let rounds = call.requires.as_ref().map_or(0, |asked| asked.rounds) + 1;
+                    call.requires = Some(CallInput { required: required.clone(), replies: BTreeMap::new(), rounds });
                 }
             }
             EntryBody::Question(question) => {

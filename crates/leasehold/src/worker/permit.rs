@@ -58,6 +58,10 @@ impl WritePermit {
     pub fn asker(&mut self) -> &mut Asker {
         &mut self.asker
     }
+    /// What people were asked and said before.
+    pub fn asked(&self) -> &Asker {
+        &self.asker
+    }
 
     #[cfg(test)]
     pub(crate) fn for_test(run: RunId, call: CallId, epoch: u64, trust: Arc<TrustWindow>) -> Self {

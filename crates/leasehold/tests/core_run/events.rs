@@ -64,6 +64,12 @@ fn acts() -> Vec<Act> {
         acts.push(Act::Unstamp { call_id: id.clone(), why: "no time left".into() });
         let question = body::Question { call_id: id.clone(), prompt: "which?".into(), schema: Value::Null };
         acts.push(Act::Question(question));
+        acts.push(Act::InputRequired(body::InputRequired {
+            call_id: id.clone(),
+            tool: "t".into(),
+            questions: Vec::new(),
+            state: None,
+        }));
     }
     acts
 }
@@ -127,7 +133,10 @@ fn orders() -> Vec<Order> {
         }
         for call_id in [&subject, &other, &nobody] {
             for grant in [None, Some(grant(70))] {
-                orders.push(Order::Submit { digest: digest.clone(), call_id: call_id.clone(), values: Map::new(), grant });
+                for (question, values) in [(None, Some(Map::new())), (None, None), (Some("size".to_owned()), None)] {
+                    let (digest, call_id, grant) = (digest.clone(), call_id.clone(), grant.clone());
+                    orders.push(Order::Submit { digest, call_id, question, values, grant });
+                }
             }
         }
     }

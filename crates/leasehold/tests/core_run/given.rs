@@ -143,7 +143,7 @@ pub(crate) fn card(kind: WaitKind, calls: &[CallId]) -> TurnCard {
         preview_for: None,
         why: None,
     });
-    TurnCard { kind, turn: 1, agent_version: "v1".into(), calls: calls.collect(), schema: None }
+    TurnCard { kind, turn: 1, agent_version: "v1".into(), calls: calls.collect(), schema: None, question: None }
 }
 
 pub(crate) fn decided(id: &CallId, approved: bool) -> DecideCall {

@@ -34,6 +34,7 @@ fn no_random_history_breaks_an_invariant() {
         "late not started",
         "verified",
         "restamped after a verify",
+        "a tool asks",
         "landed twice, and listed",
     ] {
         assert!(happened.get(what).is_some_and(|n| *n > 10), "{what}: {happened:?}");

@@ -168,7 +168,8 @@ fn an_input_to_a_read_is_no_release_and_an_input_to_a_write_is_one() {
         let mut run = Run::claimed();
         run.reply(&[(effect, false)]);
         run.act(Act::Suspend { card: card(WaitKind::Input, &[c(0)]), deadline: None });
-        let submit = Order::Submit { digest: run.digest(), call_id: c(0), values: Map::new(), grant: None };
+        let submit =
+            Order::Submit { digest: run.digest(), call_id: c(0), question: None, values: Some(Map::new()), grant: None };
         match refused {
             Some(code) => assert_eq!(run.refused(Event::Person(robot(), submit)), code),
             None => assert_eq!(run.order(robot(), submit), ["input"]),

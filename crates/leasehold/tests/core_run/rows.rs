@@ -48,7 +48,14 @@ fn said(call: OpenCall, approved: bool) -> OpenCall {
 }
 
 fn stamped((epoch, number): (u64, u128), entered: bool, late: &[LateAnswer]) -> Stamp {
-    Stamp { epoch, lease_id: lease(number), entered, late: late.to_vec() }
+    Stamp { epoch, lease_id: lease(number), entered, late: late.to_vec(), asked: false }
+}
+
+/// After earlier attempts, entered and answered with a request for input.
+fn has_asked(effect: Effect, earlier: &[Stamp]) -> OpenCall {
+    let mut stamps = earlier.to_vec();
+    stamps.push(Stamp { asked: true, ..stamped(FORMER[1], true, &[]) });
+    OpenCall { stamps, ..said(open(0, effect), true) }
 }
 
 fn turn(calls: Vec<OpenCall>) -> Option<OpenTurn> {
@@ -92,6 +99,11 @@ pub(crate) fn shapes() -> Vec<Shape> {
             "not landed, asked again with another",
             vec![asked(OpenCall { verdict: None, ..not_landed.clone() }), asked(open(1, Non))],
         ),
+        ("has asked", vec![has_asked(Non, &[])]),
+        ("has asked, idempotent", vec![has_asked(Idem, &[])]),
+        ("has asked after an attempt", vec![has_asked(Non, &[stamped(FORMER[0], true, &[])])]),
+        ("waits for what it asked", vec![asked(OpenCall { verdict: None, ..has_asked(Non, &[]) })]),
+        ("waits for what a read asked", vec![asked(open(0, ReadOnly))]),
         (
             "not landed, late evidence",
             vec![OpenCall { evidence: Some(4), stamps: vec![stamped(FORMER[1], true, &[Done])], ..not_landed }],

@@ -77,6 +77,7 @@ fn wrong_fence(row: &Snapshot, delta: &Delta) -> Option<String> {
         let says_why = delta.entries.iter().any(|entry| match entry {
             EntryBody::ToolOutcome(o) => o.call_id == fence.call_id,
             EntryBody::WriteNotStarted(n) => n.call_id == fence.call_id && !n.fence_kept,
+            EntryBody::InputRequired(asked) => asked.call_id == fence.call_id,
             EntryBody::Resolved(r) => r.call_id == fence.call_id && r.outcome == ResolutionKind::NotLanded,
             _ => false,
         });

@@ -10,6 +10,7 @@ enum At {
     Stamped(CallId, Effect),
     InTool(usize),
     Answered(usize),
+    Asks(usize),
 }
 
 struct Process {
@@ -105,6 +106,7 @@ impl Walk {
             At::Stamped(call, effect) => self.stamped(process.right, call, effect),
             At::InTool(attempt) => self.in_tool(process.right, attempt),
             At::Answered(attempt) => self.answered(process.right, attempt),
+            At::Asks(attempt) => self.asks(process.right, attempt),
         };
         self.processes.push(process);
         let last = self.processes.len() - 1;
@@ -182,6 +184,12 @@ impl Walk {
         }
         if next.evidence.is_some() {
             let _ = self.act(right, Act::Record(vec![Recorded::Evidence(next.id.clone())]));
+            return At::Idle;
+        }
+        if next.has_asked() && self.rng.bool() {
+            let deadline = self.rng.bool().then(|| at(self.world.seconds + 60));
+            let card = card(WaitKind::Input, std::slice::from_ref(&next.id));
+            let _ = self.act(right, Act::Suspend { card, deadline });
             return At::Idle;
         }
         if next.maybe_entered() && self.one_in(3) {
@@ -263,12 +271,19 @@ impl Walk {
             Act::Doubt { why: "?".into() },
             Act::Unreadable { why: "tag 9".into() },
             Act::Question(question),
+            Act::InputRequired(body::InputRequired {
+                call_id: id.clone(),
+                tool: "t".into(),
+                questions: Vec::new(),
+                state: None,
+            }),
             Act::Settle,
         ];
         let act = self.rng.choice(acts).unwrap();
-        // `unstamp` is a process's word that it did not enter; of a stamp that it did enter it would be a lie.
+        // `unstamp` is a process's word that it did not enter, `input_required` its tool's that it did nothing; of a stamp that it did
+        // enter either would be a lie.
         let entered = self.world.attempts.iter().any(|a| a.right == right && a.call == id);
-        if !(matches!(act, Act::Unstamp { .. }) && entered) {
+        if !(matches!(act, Act::Unstamp { .. } | Act::InputRequired(_)) && entered) {
             let _ = self.act(right, act);
         }
         At::Idle
@@ -294,6 +309,9 @@ impl Walk {
         if self.one_in(3) {
             let _ = self.act(right, Act::Heartbeat);
             return At::InTool(attempt);
+        }
+        if !self.world.attempts[attempt].landed && self.one_in(4) {
+            return At::Asks(attempt);
         }
         let known = self.rng.u8(0..10) < 6;
         let entered = &mut self.world.attempts[attempt];
@@ -348,6 +366,20 @@ impl Walk {
             }
             Err(Rejection::HasOutcome(_) | Rejection::UnknownCall(_)) => At::Idle,
             Err(_) => At::Answered(attempt),
+        }
+    }
+
+    /// The tool did nothing, and does not go on before it has input.
+    fn asks(&mut self, right: Right, attempt: usize) -> At {
+        let id = self.world.attempts[attempt].call.clone();
+        if !self.world.holds(right) {
+            let _ = self.world.send(late(&id, right, LateAnswer::Unknown));
+            return At::Idle;
+        }
+        let asked = body::InputRequired { call_id: id, tool: "t".into(), questions: Vec::new(), state: None };
+        match self.act(right, Act::InputRequired(asked)) {
+            Ok(_) | Err(Rejection::HasOutcome(_) | Rejection::UnknownCall(_)) => At::Idle,
+            Err(_) => At::Asks(attempt),
         }
     }
 
@@ -408,7 +440,9 @@ impl Walk {
         let calls: Vec<CallId> = self.world.row.turn.iter().flat_map(|t| &t.calls).map(|c| c.id.clone()).collect();
         let call_id = self.rng.choice(&calls).cloned().unwrap_or_else(|| call(1, 0));
         let grant = self.rng.bool().then(|| self.grant());
-        Order::Submit { digest: self.digest(), call_id, values: Map::new(), grant }
+        let question = self.rng.bool().then(|| "size".to_owned());
+        let values = (!self.one_in(4)).then(Map::new);
+        Order::Submit { digest: self.digest(), call_id, question, values, grant }
     }
 
     fn answer(&mut self) -> Order {

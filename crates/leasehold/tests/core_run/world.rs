@@ -193,7 +193,23 @@ impl World {
                 }
             }
             EntryBody::Approval(a) => self.check_decision(before, a),
-            EntryBody::Input(i) => self.must(waits_on(before, &i.digest), "5: an input to another card"),
+            EntryBody::InputRequired(asked) => {
+                *self.allowed_again.entry(asked.call_id.clone()).or_default() += 1;
+                if self.row.fence.is_none() {
+                    self.standing = None;
+                }
+                self.note("a tool asks");
+            }
+            EntryBody::Input(i) => {
+                self.must(waits_on(before, &i.digest), "5: an input to another card");
+                let new = self.decisions.insert((i.digest.clone(), i.call_id.clone()));
+                self.must(new, "5: values taken twice for one card");
+                let call = before.turn.as_ref().and_then(|t| t.call(&i.call_id));
+                if !i.declined && call.is_some_and(|c| c.effect.is_write()) {
+                    self.must(i.by.kind == PrincipalKind::Person, "a machine released a write");
+                    self.check_release(before, &i.by);
+                }
+            }
             _ => {}
         }
     }

@@ -64,7 +64,8 @@ fn every_act() -> Vec<Act> {
         via: Via::Tool,
         evidence: None,
     };
-    let card = TurnCard { kind: WaitKind::Approval, turn: 1, agent_version: "v".into(), calls: vec![], schema: None };
+    let card =
+        TurnCard { kind: WaitKind::Approval, turn: 1, agent_version: "v".into(), calls: vec![], schema: None, question: None };
     let why = || "woke".to_owned();
     vec![
         Act::Heartbeat,

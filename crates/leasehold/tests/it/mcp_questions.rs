@@ -1,8 +1,8 @@
-//! MCP servers that ask a person in the middle of a call, in whole runs: the older way on the connection of the call, and the newer in
-//! which the call ends in questions and is made again with the answers.
+//! Older MCP servers, which ask a person in the middle of a call on its connection, in whole runs.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of a test fail by panicking")]
 
+use super::mcp_ledger::Ledger;
 use leasehold::{
     OrderError, QuestionAnswer, StandingQuestion,
     agent::tool::{
@@ -10,7 +10,6 @@ use leasehold::{
         mcp::{McpConfig, McpServer},
     },
     client::Executed,
-    limits::QUESTIONS_MAX,
     run::{CallId, Outcome, Principal, RunId, State},
 };
 use leasehold_testkit::{
@@ -19,41 +18,10 @@ use leasehold_testkit::{
     world::World,
 };
 use serde_json::{Value, json};
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 use tokio::task::JoinHandle;
 
 const LONG: Duration = Duration::from_secs(600);
-
-/// Where the tools of `asking.py` leave what they did.
-struct Ledger {
-    _folder: tempfile::TempDir,
-    path: PathBuf,
-}
-
-impl Ledger {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        Self { path: folder.path().join("ledger"), _folder: folder }
-    }
-    fn call(&self, text: &str) -> Value {
-        json!({ "path": self.path, "text": text })
-    }
-    fn lines(&self) -> Vec<String> {
-        std::fs::read_to_string(&self.path).unwrap_or_default().lines().map(str::to_owned).collect()
-    }
-    /// Waits until the tool was entered.
-    async fn reached(&self) {
-        while self.entered().is_empty() {
-            // Only the file says that the far side was reached.
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    }
-    /// With what the tool was entered.
-    fn entered(&self) -> Vec<Value> {
-        let entered = std::fs::read_to_string(self.path.with_extension("entered")).unwrap_or_default();
-        entered.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    }
-}
 
 /// A run that calls one tool of a server.
 struct Run {
@@ -119,162 +87,6 @@ impl Run {
         let result = outcome.as_ref().map(|known| known.result.clone()).unwrap_or_default();
         (state, outcome.map(|known| known.outcome), result.as_str().map_or_else(|| result.to_string(), str::to_owned))
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_ended_in_a_question_goes_on_with_what_the_person_said_and_with_its_key() {
-    let Some(command) = mcp::asking().await else { return };
-    let far = HttpServer::start(command.clone()).await;
-    for reached in [McpConfig::command("asking", command), McpConfig::url("asking", far.url())] {
-        let server = McpServer::new(config(reached)).unwrap();
-        let ledger = Ledger::new();
-        let run = Run::start(&server, "send", &ledger.call("pier 2")).await;
-        assert_eq!(server.health().protocol_version.as_deref(), Some("2026-07-28"));
-        let asked = run.asked(0).await;
-        assert_eq!((asked.tool.as_str(), asked.prompt.as_str()), ("asking.send", "asking asks: Which size?"));
-        let field = |name: &str| &asked.schema["properties"][name];
-        assert_eq!(field("size"), &json!({ "type": "integer", "title": "Size", "minimum": 1, "maximum": 9, "default": 4 }));
-        assert_eq!(field("colour")["enumNames"], json!(["Red", "Green"]));
-        assert_eq!(field("colour")["enum"], json!(["r", "g"]));
-        assert_eq!(field("pier")["oneOf"][1], json!({ "const": "p2", "title": "Pier 2" }));
-        assert_eq!(field("mail"), &json!({ "type": "string", "format": "email", "minLength": 3 }));
-        assert_eq!((field("by_crane")["default"].clone(), field("weight")["maximum"].clone()), (json!(true), json!(1.5)));
-        assert_eq!(asked.schema["required"], json!(["size"]));
-        for wrong in
-            [json!({}), json!({ "size": 10 }), json!({ "size": 1, "colour": "Red" }), json!({ "size": 1, "pier": "p3" })]
-        {
-            assert!(matches!(run.answer(&asked, Some(wrong)).await, Err(OrderError::InvalidFields(_))));
-        }
-        assert_eq!((ledger.entered().len(), ledger.lines().len()), (1, 0), "what does not fit goes nowhere");
-        // Nothing is filled in for the person: neither of the defaults.
-        let values = json!({ "size": 7, "pier": "p2" });
-        run.answer(&asked, Some(values.clone())).await.unwrap();
-        let id = run.id;
-        let (state, outcome, result) = run.ended().await;
-        assert_eq!((state, outcome), (State::Completed, Some(Outcome::Done)), "{result}");
-        assert_eq!(ledger.lines(), ["pier 2 7"]);
-        let entered = ledger.entered();
-        assert_eq!(entered.len(), 2);
-        assert_eq!((&entered[0]["answers"], &entered[0]["state"]), (&Value::Null, &Value::Null));
-        assert_eq!(entered[1]["answers"], json!({ "a": { "action": "accept", "content": values } }));
-        assert_eq!(entered[1]["state"], "of pier 2");
-        assert_eq!(entered[0]["meta"]["leasehold/run"], id.to_string());
-        assert_eq!(entered[0]["meta"].as_object().unwrap().len(), 3, "{entered:?}");
-        assert_eq!(entered[0]["meta"], entered[1]["meta"], "the same call");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn to_decline_is_told_and_without_an_answer_the_call_does_not_go_on() {
-    let Some(command) = mcp::asking().await else { return };
-    let ledger = Ledger::new();
-    let server = McpServer::new(config(McpConfig::command("asking", command.clone()))).unwrap();
-    let run = Run::start(&server, "send", &ledger.call("one")).await;
-    let asked = run.asked(0).await;
-    run.answer(&asked, None).await.unwrap();
-    let (state, outcome, result) = run.ended().await;
-    assert_eq!((state, outcome), (State::Completed, Some(Outcome::Done)));
-    assert_eq!(result, r#"{"result":"not sent: decline"}"#);
-    assert_eq!(ledger.entered().len(), 2);
-    assert_eq!(ledger.entered()[1]["answers"], json!({ "a": { "action": "decline" } }));
-
-    // The run is cancelled while the question stands.
-    let ledger = Ledger::new();
-    let run = Run::start(&server, "send", &ledger.call("two")).await;
-    run.asked(0).await;
-    run.world.runtime.cancel(run.id, World::person(), None).await.unwrap();
-    let (state, outcome, result) = run.ended().await;
-    assert_eq!((state, outcome), (State::Cancelled, Some(Outcome::Done)), "{result}");
-    assert!(result.contains("the run was cancelled"), "{result}");
-    assert_eq!(ledger.entered().len(), 1);
-
-    // Nobody answers in time.
-    let ledger = Ledger::new();
-    let short = McpConfig { questions: Some(Duration::from_millis(700)), ..config(McpConfig::command("asking", command)) };
-    let run = Run::start(&McpServer::new(short).unwrap(), "send", &ledger.call("three")).await;
-    let (state, outcome, result) = run.ended().await;
-    assert_eq!((state, outcome), (State::Completed, Some(Outcome::Done)), "{result}");
-    assert!(result.contains("no person answered within 700ms"), "{result}");
-    assert_eq!(ledger.entered().len(), 1);
-
-    // Another process took the run away.
-    let (ledger, place) = (Ledger::new(), Place::sqlite());
-    let run = Run::start_on(&place, &server, "send", &ledger.call("four")).await;
-    run.asked(0).await;
-    let other = Run::world(&place, &server, "send", &ledger.call("four"), "test:2").await;
-    other.lapse().await;
-    run.ended.await.unwrap().unwrap_err();
-    assert_eq!((ledger.entered().len(), ledger.lines().len()), (1, 0));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_asked_here_ends_the_call_as_an_error_and_a_server_asks_only_so_often() {
-    let Some(command) = mcp::asking().await else { return };
-    let server = McpServer::new(config(McpConfig::command("asking", command.clone()))).unwrap();
-    for (what, why) in [
-        ("url", "at a URL cannot be shown"),
-        ("roots", "not switched on"),
-        ("nested", "cannot be shown here"),
-        ("nothing", "asks nothing"),
-    ] {
-        let ledger = Ledger::new();
-        let run = Run::start(&server, "strange", &ledger.call(what)).await;
-        let (state, outcome, result) = run.ended().await;
-        assert_eq!((state, outcome), (State::Completed, Some(Outcome::Done)), "{what}: {result}");
-        assert!(result.contains(why), "{what}: {result}");
-        assert_eq!(ledger.entered().len(), 1, "{what}");
-    }
-    let unasked = McpConfig { questions: None, ..config(McpConfig::command("asking", command)) };
-    let ledger = Ledger::new();
-    let (_, _, result) = Run::start(&McpServer::new(unasked).unwrap(), "send", &ledger.call("x")).await.ended().await;
-    assert!(result.contains("`questions` is not set"), "{result}");
-
-    let ledger = Ledger::new();
-    let run = Run::start(&server, "insist", &ledger.call("x")).await;
-    let mut last = 0;
-    for _ in 0..QUESTIONS_MAX {
-        let asked = run.asked(last).await;
-        run.answer(&asked, Some(json!({ "size": 1 }))).await.unwrap();
-        last = asked.question;
-    }
-    let (state, _, result) = run.ended().await;
-    assert_eq!(state, State::Completed, "{result}");
-    assert!(result.contains("which is the limit"), "{result}");
-    assert_eq!(ledger.entered().len(), 1 + QUESTIONS_MAX as usize);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn of_a_call_that_cannot_go_on_only_what_may_have_arrived_is_in_doubt() {
-    let Some(command) = mcp::asking().await else { return };
-    let ledger = Ledger::new();
-    let server = McpServer::new(config(McpConfig::command("asking", command.clone()))).unwrap();
-    let run = Run::start(&server, "send_and_die", &ledger.call("x")).await;
-    let asked = run.asked(0).await;
-    run.answer(&asked, Some(json!({ "size": 1 }))).await.unwrap();
-    let (state, outcome, result) = run.ended().await;
-    assert_eq!((state, outcome), (State::Dead, None), "{result}");
-    assert_eq!(ledger.entered().len(), 2, "it is not made a third time");
-
-    // It is gone when the person answers.
-    let ledger = Ledger::new();
-    let mut far = HttpServer::start(command).await;
-    let server = McpServer::new(config(McpConfig::url("asking", far.url()))).unwrap();
-    let run = Run::start(&server, "send", &ledger.call("x")).await;
-    let asked = run.asked(0).await;
-    far.kill().await;
-    run.answer(&asked, Some(json!({ "size": 1 }))).await.unwrap();
-    let (state, outcome, result) = run.ended().await;
-    assert_eq!((state, outcome), (State::Completed, Some(Outcome::Done)), "{result}");
-    assert!(result.contains("nothing of the answer was sent"), "{result}");
-
-    // Another process of the server takes the answer.
-    let ledger = Ledger::new();
-    far.restart().await;
-    let run = Run::start(&server, "insist", &ledger.call("x")).await;
-    let asked = run.asked(0).await;
-    run.answer(&asked, None).await.unwrap();
-    run.asked(asked.question).await;
-    run.ended.abort();
 }
 
 const ELICIT: &str = "trigger-elicitation-request";
@@ -345,17 +157,6 @@ async fn two_runs_that_ask_at_the_same_time_do_not_get_each_others_answers() {
             assert!(result.contains(&format!("Name: {id}")), "{result}");
         }
     }
-    // Of the newer way both stand, and each is answered in its own call.
-    let Some(command) = mcp::asking().await else { return };
-    let (server, ledger) = (McpServer::new(config(McpConfig::command("asking", command))).unwrap(), Ledger::new());
-    let one = Run::start(&server, "send", &ledger.call("one")).await;
-    let two = Run::start(&server, "send", &ledger.call("two")).await;
-    let asked = [one.asked(0).await, two.asked(0).await];
-    two.answer(&asked[1], Some(json!({ "size": 2 }))).await.unwrap();
-    assert_eq!(two.ended().await.0, State::Completed);
-    one.answer(&asked[0], Some(json!({ "size": 1 }))).await.unwrap();
-    assert_eq!(one.ended().await.0, State::Completed);
-    assert_eq!(ledger.lines(), ["two 2", "one 1"]);
 }
 
 /// A server of the old handshake in a shell whose one tool asks and says what it was answered. `$n` counts its processes.

@@ -59,7 +59,7 @@ fn digest(row: &Snapshot) -> String {
 }
 
 fn values(row: &Snapshot, by: Principal, values: Value) -> Submission {
-    Submission { digest: digest(row), values: object(values), by, execute: true }
+    Submission { digest: digest(row), values: Some(object(values)), by, execute: true }
 }
 
 async fn refused(world: &World, id: RunId, said: Submission) -> OrderError {
@@ -100,7 +100,7 @@ async fn values_are_validated_before_anything_is_consumed_and_reach_exactly_the_
         // The second call of the same tool has its own values, and neither ran before both had.
         assert_eq!((next.state, recorder.count("till.pay")), (State::WaitingForInput, 0));
         assert!(world.runtime.submit(row.id, first.clone()).await.unwrap().repeated, "the same again gets the same answer");
-        let other = Submission { values: object(json!({ "amount": 8 })), ..first };
+        let other = Submission { values: Some(object(json!({ "amount": 8 }))), ..first };
         let decided = refused(&world, row.id, other).await;
         assert!(matches!(decided, OrderError::Refused(Rejection::AlreadyDecided { .. })), "{decided:?}");
         let second = values(&next, World::person(), json!({ "amount": 9 }));

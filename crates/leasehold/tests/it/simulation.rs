@@ -30,6 +30,8 @@ fn no_seed_breaks_an_invariant() {
         "lease_expired",
         "in_doubt",
         "resolved",
+        "input_required",
+        "input",
         "write_restamped",
         "write_not_started",
         "late_evidence",

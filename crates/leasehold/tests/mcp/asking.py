@@ -1,14 +1,19 @@
 """A server of the tests, on the official SDK, that asks people before it does something: since 2026-07-28 such a call ends in its
-questions and is made again with the answers. `asking.py [PORT]`; without a port over stdio."""
+questions and is made again with the answers. `asking.py [--forgetful] [PORT]`; without a port over stdio. A forgetful one seals the
+state of such a call with a key of its own process, which is the SDK's default."""
 
 import json
 import os
 import sys
 
 from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.request_state import RequestStateSecurity
 from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitRequestURLParams, InputRequiredResult, ListRootsRequest
 
-server = MCPServer("asking")
+forgetful = "--forgetful" in sys.argv
+ports = [arg for arg in sys.argv[1:] if arg.isdigit()]
+sealed = RequestStateSecurity.ephemeral() if forgetful else RequestStateSecurity(keys=["k" * 32])
+server = MCPServer("asking", request_state_security=sealed)
 
 SIZE = {
     "type": "object",
@@ -59,6 +64,19 @@ async def send(ctx: Context, path: str, text: str) -> str | InputRequiredResult:
 
 
 @server.tool()
+async def twice(ctx: Context, path: str, text: str) -> str | InputRequiredResult:
+    """Asks for one thing after the other."""
+    answers = entered(ctx, path)
+    if answers is None:
+        return InputRequiredResult(input_requests={"a": form("Which size?")}, request_state="first")
+    if ctx.request_state == "first":
+        return InputRequiredResult(input_requests={"b": form("Really?")}, request_state="second")
+    with open(path, "a") as file:
+        file.write(f"{text} {answers['b']['content']['size']}\n")
+    return "sent"
+
+
+@server.tool()
 async def send_and_die(ctx: Context, path: str, text: str) -> str | InputRequiredResult:
     """Ends the server once a person has said something."""
     if entered(ctx, path) is None:
@@ -89,7 +107,7 @@ async def strange(ctx: Context, path: str, text: str) -> str | InputRequiredResu
     return InputRequiredResult(input_requests={"b": requests[text]}, request_state="s")
 
 
-if len(sys.argv) > 1:
-    server.run("streamable-http", host="127.0.0.1", port=int(sys.argv[1]))
+if ports:
+    server.run("streamable-http", host="127.0.0.1", port=int(ports[0]))
 else:
     server.run("stdio")

@@ -10,8 +10,9 @@ use super::{
 use crate::{
     cli::{
         Exit, Failure, Outcome,
+        answer::{question, to_be_said},
         decide::{ApproveArgs, DecideArgs, can_name, object},
-        input::{InputArgs, QUESTION, to_be_given},
+        input::InputArgs,
         resolve::{ResolveArgs, Verify},
         run::answer,
         watch::Signals,
@@ -127,14 +128,18 @@ impl Remote {
             None => {
                 let shown = self.show(id).await?;
                 self.waits(&shown, State::WaitingForInput, "values")?;
-                self.confirm(&shown, QUESTION.into(), |screen| to_be_given(screen, &values), &mut signals).await?
+                let asked = question(values.is_some()).into();
+                self.confirm(&shown, asked, |screen| to_be_said(screen, values.as_ref()), &mut signals).await?
             }
         };
         let Some(digest) = digest else {
             terminal::note("no values were given");
             return self.report(id).await;
         };
-        let body = json!({ "turn_digest": digest, "values": values });
+        let body = match values {
+            Some(values) => json!({ "turn_digest": digest, "values": values }),
+            None => json!({ "turn_digest": digest, "decline": true }),
+        };
         self.say(id, "input", &body, args.no_wait, &mut signals).await
     }
 

@@ -7,10 +7,13 @@ use crate::{
         gate::Gate,
         policy::Denial,
         registry::AgentSpec,
-        tool::{Arguments, Asker, ReadAnswer, ReadTool, Tool},
+        tool::{Arguments, Asker, InputRequired, ReadAnswer, ReadTool, Tool},
     },
     limits,
-    run::{Act, CallId, CardCall, Outcome, Recorded, ReplyCall, StoryCall, Via, WaitKind},
+    run::{
+        Act, AskedInput, CallId, CallInput, CardCall, InputQuestion, Outcome, Recorded, ReplyCall, StoryCall, Via, WaitKind,
+        body,
+    },
     worker::{Segment, SegmentError},
 };
 use serde_json::Value;
@@ -68,7 +71,7 @@ impl Executor {
         let places = Arc::new(Semaphore::new(limits::PARALLEL_READS_MAX));
         for (call, arguments, tool) in reads {
             self.tell(Live::Tool(run, call.id.clone(), call.tool.clone()));
-            let (places, asker) = (Arc::clone(&places), desk.asker(&call.id));
+            let (places, asker) = (Arc::clone(&places), desk.asker(segment, &call.id));
             running.spawn(async move {
                 // The semaphore is never closed; were it, the read would simply not be limited.
                 let _place = places.acquire().await;
@@ -94,6 +97,14 @@ impl Executor {
             let Some(Ok((call, end))) = answered else { return Ok(()) };
             desk.ended(&call.id);
             let recorded = match end {
+                ReadEnd::Answered(ReadAnswer { needs: Some(input), .. }) => match required(segment, &call, input) {
+                    Ok(asked) => {
+                        segment.commit(vec![Act::InputRequired(asked)]).await?;
+                        desk.deliver(segment);
+                        continue;
+                    }
+                    Err(why) => outcome(&call, Outcome::Done, Via::Tool, Value::String(why), true),
+                },
                 ReadEnd::Answered(answer) => outcome(&call, Outcome::Done, Via::Tool, answer.result, answer.is_error),
                 ReadEnd::Unknown(why) => outcome(&call, Outcome::Unknown, Via::Tool, Value::String(why), true),
             };
@@ -138,24 +149,33 @@ impl Executor {
         Ok(true)
     }
 
-    /// Suspends where a call lacks the values that its tool wants a person to fill in. True where the run waits now.
+    /// Suspends where a call lacks the values that its tool wants a person to fill in, or a reply to what it asked. True where the run
+    /// waits now.
     async fn ask_input(&self, segment: &mut Segment, agent: &Arc<AgentSpec>) -> Result<bool, SegmentError> {
         let Some(turn) = segment.row().turn.clone() else { return Ok(false) };
         let registry = self.registry.now();
         let narrow = segment.story().request.as_ref().and_then(|r| r.tools.clone());
         let gate = Gate { registry: &registry, agent, narrow: narrow.as_deref() };
         let lacks = turn.pending().find_map(|open| {
-            let call = segment.story().calls.get(&open.id).filter(|call| call.input.is_none())?;
-            let schema = gate.tool(&call.asked.tool)?.spec().input.clone()?;
-            Some((call.asked.clone(), call.arguments(), schema))
+            let call = segment.story().calls.get(&open.id)?;
+            let (schema, question) = match call.requires.as_ref().map(CallInput::open) {
+                Some(question) => {
+                    let InputQuestion { id, prompt, schema } = question?.clone();
+                    (schema, Some(AskedInput { id, prompt }))
+                }
+                None if call.input.is_none() => (gate.tool(&call.asked.tool)?.spec().input.clone()?, None),
+                None => return None,
+            };
+            Some((call.asked.clone(), call.arguments(), schema, question))
         });
-        let Some((call, arguments, schema)) = lacks else { return Ok(false) };
+        let Some((call, arguments, schema, question)) = lacks else { return Ok(false) };
         let shown = card::Shown { call, arguments, why: None };
         let mut card = self.card(agent, turn.number, vec![shown]).await;
         card.kind = WaitKind::Input;
         // What has to hold is asked for when the values are known.
         card.calls.iter_mut().for_each(|call| call.precondition = None);
         card.schema = Some(schema);
+        card.question = question;
         let deadline = self.deadline(agent, segment);
         segment.commit(vec![Act::Suspend { card, deadline }]).await?;
         Ok(true)
@@ -175,6 +195,18 @@ impl Executor {
         before.push(Act::Suspend { card, deadline: self.deadline(agent, segment) });
         segment.commit(before).await
     }
+}
+
+/// What a call asks before it goes on, as it is journaled.
+///
+/// # Errors
+/// People cannot be asked that: why.
+pub(super) fn required(segment: &Segment, call: &ReplyCall, input: InputRequired) -> Result<body::InputRequired, String> {
+    let asked = segment.story().calls.get(&call.id).and_then(|call| call.requires.as_ref());
+    let no = |why| format!("the tool needs input before it goes on, and people cannot be asked that: {why}");
+    input.check(asked.map_or(0, |asked| asked.rounds)).map_err(no)?;
+    let InputRequired { questions, state } = input;
+    Ok(body::InputRequired { call_id: call.id.clone(), tool: call.tool.clone(), questions, state })
 }
 
 /// Says that a tool is not offered any more, and why.

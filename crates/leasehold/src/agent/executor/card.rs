@@ -53,7 +53,7 @@ impl Executor {
             let (preview, precondition, preview_for) = (None, None, None);
             calls.push(CardCall { id: call.id, tool, arguments, preview, precondition, preview_for, why }.taken(taken));
         }
-        TurnCard { kind: WaitKind::Approval, turn, agent_version: agent.version(), calls, schema: None }
+        TurnCard { kind: WaitKind::Approval, turn, agent_version: agent.version(), calls, schema: None, question: None }
     }
 }
 

@@ -2,8 +2,8 @@
 //! reply is what the journal says, whoever of whatever process wrote it.
 
 use crate::{
-    agent::tool::{Asker, NotAsked, Reply, ask::AskedBy},
-    run::{Act, CallId, body},
+    agent::tool::{Asker, Continued, NotAsked, Reply, ask::AskedBy},
+    run::{Act, CallId, CallInput, body},
     worker::{Segment, SegmentError, Signal},
 };
 use tokio::sync::{mpsc, oneshot, watch};
@@ -23,6 +23,17 @@ pub(super) enum Woken {
     Moved,
 }
 
+/// What people said to what a call asked before it goes on.
+fn continued(asked: &CallInput) -> Continued {
+    let reply = |values: &Option<_>| values.clone().map_or(Reply::Declined, Reply::Values);
+    Continued {
+        questions: asked.required.questions.clone(),
+        replies: asked.replies.iter().map(|(question, values)| (question.clone(), reply(values))).collect(),
+        state: asked.required.state.clone(),
+        rounds: asked.rounds,
+    }
+}
+
 /// The questions of the calls that run now. Dropped, every question that stands is over.
 pub(super) struct Desk {
     sender: mpsc::Sender<AskedBy>,
@@ -39,8 +50,9 @@ impl Desk {
     }
 
     /// For one entry of a call.
-    pub(super) fn asker(&self, call: &CallId) -> Asker {
-        Asker::new(call.clone(), self.sender.clone())
+    pub(super) fn asker(&self, segment: &Segment, call: &CallId) -> Asker {
+        let continued = segment.story().calls.get(call).and_then(|call| call.requires.as_ref()).map(continued);
+        Asker::new(call.clone(), self.sender.clone(), continued)
     }
 
     /// Somebody waits for a person.

@@ -3,7 +3,7 @@
 
 use super::{
     Executor, Interrupt, Live,
-    calls::{changed, not_offered},
+    calls::{changed, not_offered, required},
     card,
     desk::Desk,
     interrupt, outcome,
@@ -196,7 +196,7 @@ impl Executor {
         self.tell(Live::Tool(run, id.clone(), tool.spec().name.clone()));
         let idempotent = segment.row().fence.as_ref().is_some_and(|f| f.effect == Effect::IdempotentWrite);
         let mut desk = Desk::new(segment);
-        permit.asker = desk.asker(&id);
+        permit.asker = desk.asker(segment, &id);
         let answered = async {
             let entered = call(Arc::clone(tool), permit, arguments.clone());
             tokio::join!(entered, self.at_run(Point::InTool, run, Some(&id))).0
@@ -254,6 +254,18 @@ impl Executor {
             WriteAnswer::Done { result, is_error } => outcome(&call.asked, Outcome::Done, Via::Tool, result, is_error),
             WriteAnswer::NotApplied { why } if !repeat || has_evidence => {
                 outcome(&call.asked, Outcome::NotApplied, Via::Tool, Value::String(why), true)
+            }
+            WriteAnswer::NeedsInput(input) => {
+                let act = match required(segment, &call.asked, input) {
+                    Ok(asked) => Act::InputRequired(asked),
+                    Err(why) if idempotent => Act::Retry { why, not_before: None },
+                    Err(why) => Act::Doubt { why },
+                };
+                let why = "the tool asked for input before it goes on";
+                return match segment.commit(vec![act]).await {
+                    Ok(()) => Ok(None),
+                    Err(error) => Err(self.keep(segment, id, LateAnswer::Unknown, Value::String(why.into()), true, error)),
+                };
             }
             WriteAnswer::NotStarted { why } => {
                 let act = Act::Unstamp { call_id: id.clone(), why: why.clone() };

@@ -40,8 +40,13 @@
 //! .timeout(Duration::from_secs(3_600));
 //! ```
 
-use crate::{agent::arguments::nested_deeper, limits, run::CallId};
+use crate::{
+    agent::arguments::nested_deeper,
+    limits,
+    run::{CallId, InputQuestion},
+};
 use serde_json::{Map, Value};
+use std::collections::{BTreeMap, BTreeSet};
 use tokio::sync::{mpsc, oneshot};
 
 /// What a person says to a question.
@@ -51,6 +56,56 @@ pub enum Reply {
     Values(Map<String, Value>),
     /// They do not want to.
     Declined,
+}
+
+/// What a call needs before it goes on. The run waits for it without a process, and then makes the same call again, with the same
+/// key and with what people said ([`Asker::continued`]). The tool has done nothing by then.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InputRequired {
+    /// What is asked, each on its own.
+    pub questions: Vec<InputQuestion>,
+    /// Given back unchanged.
+    pub state: Option<String>,
+}
+
+/// With what a call goes on that had asked for input.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Continued {
+    /// What was asked.
+    pub questions: Vec<InputQuestion>,
+    /// By question.
+    pub replies: BTreeMap<String, Reply>,
+    /// As it was given.
+    pub state: Option<String>,
+    /// How often the call has asked so far.
+    pub rounds: u32,
+}
+
+impl InputRequired {
+    /// Whether people can be asked this, by a call that has asked so often before.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check(&self, rounds: u32) -> Result<(), String> {
+        if rounds >= limits::QUESTIONS_MAX {
+            return Err(format!("the call has asked {rounds} times, which is the limit"));
+        }
+        if self.questions.is_empty() || self.questions.len() > limits::INPUT_QUESTIONS_MAX {
+            let asked = self.questions.len();
+            return Err(format!("it asks {asked} questions, and takes 1 to {}", limits::INPUT_QUESTIONS_MAX));
+        }
+        if let Some(state) = self.state.as_ref().filter(|state| state.len() > limits::INPUT_STATE_BYTES_MAX) {
+            return Err(format!("its state is {} bytes long, and the limit is {}", state.len(), limits::INPUT_STATE_BYTES_MAX));
+        }
+        let mut ids = BTreeSet::new();
+        for question in &self.questions {
+            if question.id.len() > limits::INPUT_ID_BYTES_MAX || !ids.insert(&question.id) {
+                return Err("the names of its questions are too long, or the same".into());
+            }
+            check(&question.prompt, &question.schema)?;
+        }
+        Ok(())
+    }
 }
 
 /// Why a question has no reply.
@@ -82,6 +137,7 @@ pub enum NotAsked {
 pub struct Asker {
     desk: Option<(CallId, mpsc::Sender<AskedBy>)>,
     asked: u32,
+    continued: Option<Continued>,
 }
 
 /// A question on its way to whoever holds the run.
@@ -94,13 +150,23 @@ pub(crate) struct AskedBy {
 }
 
 impl Asker {
-    pub(crate) fn new(call: CallId, desk: mpsc::Sender<AskedBy>) -> Self {
-        Self { desk: Some((call, desk)), asked: 0 }
+    pub(crate) fn new(call: CallId, desk: mpsc::Sender<AskedBy>, continued: Option<Continued>) -> Self {
+        Self { desk: Some((call, desk)), asked: 0, continued }
+    }
+
+    /// With what this call goes on, where it had asked for input ([`InputRequired`]).
+    pub fn continued(&self) -> Option<&Continued> {
+        self.continued.as_ref()
+    }
+
+    /// The call is made in a run, which can wait for what it asks.
+    pub fn can_wait(&self) -> bool {
+        self.desk.is_some()
     }
 
     /// Asks nobody: every question ends as [`NotAsked::Nobody`]. For a tool that is called outside of a run.
     pub fn nobody() -> Self {
-        Self { desk: None, asked: 0 }
+        Self { desk: None, asked: 0, continued: None }
     }
 
     /// Asks, and waits for the reply. `schema` is the JSON Schema (2020-12) of the values, an object with `properties`; values of
@@ -194,7 +260,7 @@ mod tests {
     #[tokio::test]
     async fn a_call_asks_so_often_and_no_more_and_what_was_refused_does_not_count() {
         let (desk, mut asked) = mpsc::channel(1);
-        let mut asker = Asker::new(CallId::of(1, 0), desk);
+        let mut asker = Asker::new(CallId::of(1, 0), desk, None);
         let declines = tokio::spawn(async move {
             let mut count = 0;
             while let Some(asked) = asked.recv().await {
@@ -215,7 +281,7 @@ mod tests {
     #[tokio::test]
     async fn a_question_that_nobody_takes_is_over() {
         let (desk, asked) = mpsc::channel(1);
-        let mut asker = Asker::new(CallId::of(1, 0), desk);
+        let mut asker = Asker::new(CallId::of(1, 0), desk, None);
         drop(asked);
         assert_eq!(asker.ask("Which?", schema()).await, Err(NotAsked::Over));
         assert_eq!(Asker::nobody().ask("Which?", schema()).await, Err(NotAsked::Nobody));

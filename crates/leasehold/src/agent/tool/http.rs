@@ -239,7 +239,7 @@ impl ReadTool for HttpRead {
             Err(failure) => ReadAnswer::error(failure.why()),
             Ok(reply) => match (reply.status, reply.body.into_value(reply.status)) {
                 (status, Ok(body)) if status.is_success() => ReadAnswer::ok(body),
-                (status, Ok(body)) => ReadAnswer { result: error_result(status.as_u16(), body), is_error: true },
+                (status, Ok(body)) => ReadAnswer::error_value(error_result(status.as_u16(), body)),
                 (status, Err(why)) => ReadAnswer::error(format!("HTTP {}: {why}", status.as_u16())),
             },
         }

@@ -12,7 +12,7 @@ pub mod site;
 pub mod transactional;
 
 pub use self::{
-    ask::{Asker, NotAsked, Reply},
+    ask::{Asker, Continued, InputRequired, NotAsked, Reply},
     transactional::TransactionalTool,
 };
 use crate::run::{Effect, ToolIdentity};
@@ -83,16 +83,26 @@ pub struct ReadAnswer {
     pub result: Value,
     /// The tool says it is an error.
     pub is_error: bool,
+    /// This is no answer yet: the tool needs input before it goes on.
+    pub needs: Option<InputRequired>,
 }
 
 impl ReadAnswer {
     /// A result.
     pub fn ok(result: impl Into<Value>) -> Self {
-        Self { result: result.into(), is_error: false }
+        Self { result: result.into(), is_error: false, needs: None }
     }
     /// An error.
     pub fn error(text: impl Into<String>) -> Self {
-        Self { result: Value::String(text.into()), is_error: true }
+        Self { is_error: true, ..Self::ok(text.into()) }
+    }
+    /// A result that is an error.
+    pub fn error_value(result: Value) -> Self {
+        Self { is_error: true, ..Self::ok(result) }
+    }
+    /// The tool does not go on before it has this.
+    pub fn needs(input: InputRequired) -> Self {
+        Self { needs: Some(input), ..Self::error("the tool needs input before it goes on, and nobody can be asked here") }
     }
 }
 
@@ -224,6 +234,8 @@ pub enum WriteAnswer {
         /// In words, for people.
         why: String,
     },
+    /// The tool has done nothing, and does not go on before it has this.
+    NeedsInput(InputRequired),
     /// The right had run out before anything was sent.
     NotStarted {
         /// In words, for people.

@@ -396,7 +396,7 @@ async fn a_read_answers_json_text_or_an_error_with_its_status() {
     for (status, headers, body, expected) in [
         (200, JSON, &b"[1]"[..], ReadAnswer::ok(json!([1]))),
         (200, TEXT, b"hi", ReadAnswer::ok("hi")),
-        (404, TEXT, b"no", ReadAnswer { result: json!({ "status": 404, "body": "no" }), is_error: true }),
+        (404, TEXT, b"no", ReadAnswer::error_value(json!({ "status": 404, "body": "no" }))),
     ] {
         let far = FarSide::answering(status, headers, body).await;
         assert_eq!(read_tool(&far.url, get).call(&arguments(json!({ "q": "a&b" }))).await, expected);

@@ -5,11 +5,14 @@
 //!
 //! An older server asks on the connection of the call (`elicitation/create`), without saying for which call: so its calls have one
 //! turn after the other, the floor is that call's alone, and a connection on which a call was left unanswered is not used again.
-//! No answer is an error answer then. Since 2026-07-28 the call itself ends in the questions, and goes on when it is made again with
-//! the answers; without an answer it is not made again.
+//! No answer is an error answer then. Since 2026-07-28 the call itself ends in the questions: the run waits for the replies as it waits
+//! for any input, without a process or a connection, and makes the call again with them; without a reply it is not made again.
 
 use super::{deadline::Deadline, mask::Mask, server::McpError};
-use crate::agent::tool::{Asker, NotAsked, Reply};
+use crate::{
+    agent::tool::{Asker, InputRequired, NotAsked, Reply},
+    run::InputQuestion,
+};
 use rmcp::model::{
     ElicitRequestParams, ElicitResult, ElicitationAction, ErrorCode, ErrorData, InputRequest, InputRequiredResult,
     InputResponses,
@@ -110,7 +113,14 @@ impl Drop for Cleared<'_> {
     }
 }
 
-/// With what a call goes on that ended in questions.
+fn result(reply: Reply) -> ElicitResult {
+    match reply {
+        Reply::Values(values) => ElicitResult::new(ElicitationAction::Accept).with_content(Value::Object(values)),
+        Reply::Declined => ElicitResult::new(ElicitationAction::Decline),
+    }
+}
+
+/// With what a call goes on that had ended in questions.
 pub(super) struct Resumed {
     pub(super) responses: InputResponses,
     /// As the server gave it.
@@ -164,54 +174,72 @@ impl<'a> Person<'a> {
         answer.send(said).ok();
     }
 
-    /// Has all questions in which a call ended answered, one after the other.
+    /// What a call needs that ended in questions, for people to reply to while nothing runs.
     ///
     /// # Errors
-    /// Why there is no answer to all of them: the call does not go on.
-    pub(super) async fn answer_all(&mut self, question: InputRequiredResult) -> Result<Resumed, String> {
-        if self.limit.is_none() {
+    /// They cannot be asked that: the call does not go on.
+    pub(super) fn needs(&self, question: InputRequiredResult) -> Result<InputRequired, String> {
+        if self.limit.is_none() || !self.asker.can_wait() {
             return Err(format!("the server asks for input before it goes on, and {NOBODY}"));
         }
         let requests = question.input_requests.unwrap_or_default();
         if requests.is_empty() {
             return Err("the server puts the call off and asks nothing, which is not waited for here".into());
         }
-        let mut forms = Vec::new();
+        let mut questions = Vec::new();
         for (id, request) in requests {
-            // All are looked at before a person is asked in vain.
             let InputRequest::Elicitation(request) = request else {
                 return Err("the server needs what is not switched on: it asks for a model or for files of ours".into());
             };
-            forms.push((id, request.params));
+            let shown = self
+                .shown(&request.params)
+                .map_err(|why| format!("the server asks for input before it goes on: {}", why.message))?;
+            questions.push(InputQuestion { id, prompt: shown.0, schema: shown.1 });
         }
-        let mut responses = InputResponses::new();
-        for (id, asked) in forms {
-            let said = self.ask(&asked).await.and_then(|said| serde_json::to_value(said).map_err(|_| not_shown()));
-            let said =
-                said.map_err(|why| format!("the server asks for input before it goes on, and got none: {}", why.message));
-            responses.insert(id, said?);
-        }
-        Ok(Resumed { responses, state: question.request_state })
+        let input = InputRequired { questions, state: question.request_state };
+        let rounds = self.asker.continued().map_or(0, |continued| continued.rounds);
+        input.check(rounds).map_err(|why| format!("the server asks for input before it goes on, and {NOT_SHOWN}: {why}"))?;
+        Ok(input)
     }
 
-    /// Asks: what the person says, or why there is no answer.
-    async fn ask(&mut self, asked: &ElicitRequestParams) -> Result<ElicitResult, ErrorData> {
+    /// With what a call goes on that had ended in questions.
+    pub(super) fn resumed(&self) -> Option<Resumed> {
+        let continued = self.asker.continued()?;
+        let mut responses = InputResponses::new();
+        for (id, reply) in &continued.replies {
+            // A result of plain values has no failing case.
+            responses.insert(id.clone(), serde_json::to_value(result(reply.clone())).unwrap_or_default());
+        }
+        Some(Resumed { responses, state: continued.state.clone() })
+    }
+
+    /// With what a call goes on that the server began anew, because it did not know its own state any more: where it asks the very same,
+    /// nobody is asked twice.
+    pub(super) fn resumed_as(&self, input: &InputRequired) -> Option<Resumed> {
+        let asked_again = self.asker.continued()?.questions == input.questions;
+        self.resumed().filter(|_| asked_again).map(|resumed| Resumed { state: input.state.clone(), ..resumed })
+    }
+
+    /// A question as a person sees it: words and schema.
+    fn shown(&self, asked: &ElicitRequestParams) -> Result<(String, Value), ErrorData> {
         let ElicitRequestParams::FormElicitationParams { message, requested_schema, .. } = asked else {
             return Err(ErrorData::new(ErrorCode::INVALID_PARAMS, "a question at a URL cannot be shown here", None));
         };
         let schema = serde_json::to_string(requested_schema).map_err(|_| not_shown())?;
         let schema = serde_json::from_str(&self.mask.over(&schema)).map_err(|_| not_shown())?;
-        let prompt = format!("{} asks: {}", self.server, self.mask.over(message));
+        Ok((format!("{} asks: {}", self.server, self.mask.over(message)), schema))
+    }
+
+    /// Asks: what the person says, or why there is no answer.
+    async fn ask(&mut self, asked: &ElicitRequestParams) -> Result<ElicitResult, ErrorData> {
+        let (prompt, schema) = self.shown(asked)?;
         self.was_asked = true;
         let begun = Instant::now();
         let said = tokio::time::timeout(self.left, self.asker.ask(&prompt, schema)).await;
         self.left = self.left.saturating_sub(begun.elapsed());
         let none = |why: String| Err(ErrorData::new(ErrorCode::INTERNAL_ERROR, why, None));
         match said {
-            Ok(Ok(Reply::Values(values))) => {
-                Ok(ElicitResult::new(ElicitationAction::Accept).with_content(Value::Object(values)))
-            }
-            Ok(Ok(Reply::Declined)) => Ok(ElicitResult::new(ElicitationAction::Decline)),
+            Ok(Ok(reply)) => Ok(result(reply)),
             Ok(Err(NotAsked::Refused(why))) => {
                 Err(ErrorData::new(ErrorCode::INVALID_PARAMS, format!("{NOT_SHOWN}: {why}"), None))
             }

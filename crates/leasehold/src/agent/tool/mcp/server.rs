@@ -16,13 +16,16 @@ use super::{
 use crate::{
     agent::{
         patience::before,
-        tool::http::{RESPONSE_BYTES_DEFAULT, TIMEOUT_DEFAULT},
+        tool::{
+            InputRequired,
+            http::{RESPONSE_BYTES_DEFAULT, TIMEOUT_DEFAULT},
+        },
     },
     limits::{MCP_GRACE, MCP_MESSAGE_BYTES_MAX},
     worker::trust::TrustWindow,
 };
 use jiff::Timestamp;
-use rmcp::model::{CallToolRequestParams, CallToolResult, JsonObject, RequestMetaObject};
+use rmcp::model::{CallToolRequestParams, CallToolResult, ErrorCode, JsonObject, RequestMetaObject};
 use std::{
     fmt,
     sync::{
@@ -129,6 +132,13 @@ pub(super) struct Request<'a> {
     pub(super) meta: RequestMetaObject,
     /// The lease of a write; none: a read.
     pub(super) trust: Option<Arc<TrustWindow>>,
+}
+
+/// What a call came to.
+pub(super) enum Called {
+    Result(CallToolResult),
+    /// The server goes on when it has this.
+    Needs(InputRequired),
 }
 
 /// Why a call has no result, and what became of its last request.
@@ -291,48 +301,55 @@ impl Inner {
         Deadline::new(self.timeout)
     }
 
-    /// Calls a tool once, and goes on with it where it ended in questions and the person answered them. Each request goes out through
-    /// a passage of its own.
-    pub(super) async fn call(&self, request: &Request<'_>, person: &mut Person<'_>) -> Result<CallToolResult, NoResult> {
+    /// Calls a tool once: a call that had ended in questions with what people said to them. A server that does not know its state any
+    /// more (a process of it has the key, or it is too old) says so before the tool is entered, and is called from the beginning.
+    pub(super) async fn call(&self, request: &Request<'_>, person: &mut Person<'_>) -> Result<Called, NoResult> {
         let deadline = self.deadline();
-        let mut resumed = None;
-        // Each round asks, and a call can ask only so often.
-        loop {
-            let passage = Passage::new(request.trust.clone());
-            let error = match self.request(request, resumed.as_ref(), &passage, person, &deadline).await {
-                Ok(Answered::Result(result)) => return Ok(result),
-                Ok(Answered::Question(question)) => match person.answer_all(question).await {
-                    Ok(answers) => {
-                        resumed = Some(answers);
-                        continue;
-                    }
-                    Err(why) => McpError::NeedsInput(self.mask.said(&why)),
-                },
-                Err(error) => error,
-            };
-            return Err(match (passage.close(), &resumed) {
-                // The server was told to wait, and then nothing more.
-                (Fate::NothingSent | Fate::NotHeld, Some(_)) => NoResult {
-                    error: McpError::NeedsInput(format!("the server asked, and nothing of the answer was sent: {error}")),
-                    fate: Fate::MayHaveArrived,
-                },
-                (fate, _) => NoResult { error, fate },
-            });
+        let Some(resumed) = person.resumed() else { return self.once(request, None, person, &deadline).await };
+        match self.once(request, Some(resumed), person, &deadline).await {
+            Err(NoResult { error: McpError::Refused { code, .. }, .. }) if code == ErrorCode::INVALID_PARAMS.0 => {}
+            ended => return ended,
         }
+        match self.once(request, None, person, &deadline).await? {
+            Called::Needs(input) => match person.resumed_as(&input) {
+                Some(resumed) => self.once(request, Some(resumed), person, &deadline).await,
+                None => Ok(Called::Needs(input)),
+            },
+            ended => Ok(ended),
+        }
+    }
+
+    async fn once(
+        &self,
+        request: &Request<'_>,
+        resumed: Option<Resumed>,
+        person: &mut Person<'_>,
+        deadline: &Deadline,
+    ) -> Result<Called, NoResult> {
+        let passage = Passage::new(request.trust.clone());
+        let error = match self.request(request, resumed, &passage, person, deadline).await {
+            Ok(Answered::Result(result)) => return Ok(Called::Result(result)),
+            Ok(Answered::Question(question)) => match person.needs(question) {
+                Ok(input) => return Ok(Called::Needs(input)),
+                Err(why) => McpError::NeedsInput(self.mask.said(&why)),
+            },
+            Err(error) => error,
+        };
+        Err(NoResult { error, fate: passage.close() })
     }
 
     async fn request(
         &self,
         request: &Request<'_>,
-        resumed: Option<&Resumed>,
+        resumed: Option<Resumed>,
         passage: &Passage,
         person: &mut Person<'_>,
         deadline: &Deadline,
     ) -> Result<Answered, McpError> {
         let mut params = CallToolRequestParams::new(request.tool.name.clone()).with_arguments(request.arguments.clone());
         if let Some(resumed) = resumed {
-            params.input_responses = Some(resumed.responses.clone());
-            params.request_state.clone_from(&resumed.state);
+            params.input_responses = Some(resumed.responses);
+            params.request_state = resumed.state;
         }
         let turn = person.turn(&self.turns).await?;
         let work = async |connection: Arc<Connection>| {

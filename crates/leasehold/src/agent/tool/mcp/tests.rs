@@ -164,6 +164,7 @@ async fn each_kind_of_answer_means_what_the_protocol_says() {
             WriteAnswer::Done { is_error: false, .. } => "yes",
             WriteAnswer::Done { is_error: true, .. } => "no",
             WriteAnswer::Unknown { .. } => "unknown",
+            WriteAnswer::NeedsInput(_) => "asks",
             WriteAnswer::NotApplied { .. } | WriteAnswer::NotStarted { .. } => "nothing sent",
         };
         assert_eq!(is, expected, "{answer}: {said:?}");

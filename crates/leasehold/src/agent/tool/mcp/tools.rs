@@ -6,7 +6,7 @@ use super::{
     definition::{Definition, refusals},
     elicit::Person,
     passage::Fate,
-    server::{Inner, Known, McpError, McpServer, NoResult, Request},
+    server::{Called, Inner, Known, McpError, McpServer, NoResult, Request},
 };
 use crate::agent::{
     model::wire_name::to_wire,
@@ -167,9 +167,10 @@ impl ReadTool for McpRead {
         let mut is_first = true;
         loop {
             return match self.server.call(&request, &mut person).await {
-                Ok(result) => {
+                Ok(Called::Needs(input)) => ReadAnswer::needs(input),
+                Ok(Called::Result(result)) => {
                     let is_error = result.is_error == Some(true);
-                    ReadAnswer { result: value_of(result, self.server.max_response), is_error }
+                    ReadAnswer { is_error, ..ReadAnswer::ok(value_of(result, self.server.max_response)) }
                 }
                 // A read changes nothing, so it may be asked for once more, on a new connection; a person is not asked twice for it.
                 Err(NoResult { error: McpError::Lost(_), .. }) if is_first && !person.was_asked() => {
@@ -215,9 +216,11 @@ impl WriteTool for McpWrite {
         meta.0.0.insert(FENCING_TOKEN.into(), permit.fencing_token().into());
         // Checked again when it is the request's turn on a standing connection.
         let request = Request { tool: &self.tool, arguments, meta, trust: Some(Arc::clone(&permit.trust)) };
+        let goes_on = permit.asker().continued().is_some();
         let answer = self.server.call(&request, &mut self.server.person(permit.asker())).await;
         let NoResult { error, fate } = match answer {
-            Ok(result) => {
+            Ok(Called::Needs(input)) => return WriteAnswer::NeedsInput(input),
+            Ok(Called::Result(result)) => {
                 let is_error = result.is_error == Some(true);
                 let result = value_of(result, self.server.max_response);
                 if is_error && self.error_outcome == ErrorOutcome::Unknown {
@@ -236,6 +239,8 @@ impl WriteTool for McpWrite {
             // An answer, and the tool's own: it did not go on without the input.
             McpError::NeedsInput(why) if self.error_outcome == ErrorOutcome::Done => WriteAnswer::error(why),
             error => match fate {
+                // The server was asked before and waits for this: that it was not sent is no word on that, and it can be sent later.
+                Fate::NothingSent if goes_on => WriteAnswer::NotStarted { why: format!("nothing was sent: {error}") },
                 Fate::NothingSent => WriteAnswer::NotApplied { why: format!("nothing was sent: {error}") },
                 Fate::NotHeld => WriteAnswer::NotStarted {
                     why: "the lease on this run is no longer certain to hold; nothing was sent".into(),
