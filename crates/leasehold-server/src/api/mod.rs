@@ -12,6 +12,8 @@ mod extract;
 mod guard;
 mod health;
 mod inbox;
+#[cfg(test)]
+mod input_tests;
 mod limits;
 pub(crate) mod listen;
 mod live;

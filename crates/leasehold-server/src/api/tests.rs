@@ -5,7 +5,7 @@ use super::{
     App, Parts,
     auth::{Authenticate, Shown},
     events::{self, Until},
-    guard, limits,
+    guard, input_tests, limits,
     listen::Connection,
     question_tests,
 };
@@ -120,6 +120,7 @@ async fn world_at(listen: SocketAddr, environment: &[(&str, &str)]) -> World {
     registry.add_agent(AgentSpec::new("both", both).tools(["ledger.*"])).unwrap();
     let model = ScriptedModel::from_toml("m", script).unwrap();
     registry.add_agent(AgentSpec::new("clerk", model).tools(["ledger.*"])).unwrap();
+    input_tests::add_to(&mut registry);
     question_tests::add_to(&mut registry);
     let clock = Arc::new(SystemClock::new().unwrap());
     let (sender, live) = unbounded_channel();
