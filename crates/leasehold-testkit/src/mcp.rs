@@ -1,8 +1,9 @@
-//! MCP servers that nobody here wrote: the reference servers from npm, and FastMCP and `mcp-server-time` from PyPI. Each is installed
+//! MCP servers that nobody here wrote: the reference servers from npm, and FastMCP, `mcp-server-git` and `mcp-server-time` from PyPI. Each is installed
 //! once under `target/`. A test that wants one is left out with a printed reason only where there is no Node.js or no Python.
 
 use std::{
     net::{Ipv4Addr, TcpListener},
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
@@ -14,7 +15,7 @@ use tokio::{
 
 /// Of each server on npm.
 const NPM_VERSION: &str = "2026.8.31";
-const PYPI: [&str; 2] = ["fastmcp==4.2.3", "mcp-server-time==2026.10.19"];
+const PYPI: [&str; 3] = ["fastmcp==4.2.3", "mcp-server-git==2026.10.19", "mcp-server-time==2026.10.19"];
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A program of the npm servers: `mcp-server-everything`, `-memory`, `-filesystem`.
@@ -28,7 +29,7 @@ pub async fn npm(program: &str) -> Option<String> {
         .await
 }
 
-/// A Python that has FastMCP and `mcp_server_time`.
+/// A Python that has FastMCP, `mcp_server_git` and `mcp_server_time`.
 ///
 /// # Panics
 /// There is Python, and they cannot be installed; the message says why.
@@ -41,13 +42,45 @@ pub async fn python() -> Option<String> {
         let path = folder.join("bin/python");
         // By its Python, not by a script that names the folder it was made in.
         let mut works = std::process::Command::new(&path);
-        if run(works.args(["-c", "import fastmcp, mcp_server_time"])).is_err() {
+        if run(works.args(["-c", "import fastmcp, mcp_server_git, mcp_server_time"])).is_err() {
             run(std::process::Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
             run(std::process::Command::new(&path).args(["-m", "pip", "install", "--quiet"]).args(PYPI))?;
         }
         Ok(path)
     })
     .await
+}
+
+/// The git server for a fresh repository with one commit, as a command; and what counts its commits. None: no Python or no git.
+///
+/// # Panics
+/// The repository cannot be made.
+pub async fn git(repository: &Path) -> Option<(Vec<String>, impl Fn() -> usize)> {
+    let git = |arguments: &[&str]| {
+        let named = ["-c", "user.name=t", "-c", "user.email=t@example.com"];
+        std::process::Command::new("git").args(named).arg("-C").arg(repository).args(arguments).output()
+    };
+    git(&["version"]).ok()?;
+    let python = python().await?;
+    let must = |arguments: &[&str]| match git(arguments) {
+        Ok(output) if output.status.success() => {}
+        other => panic!("git {arguments:?}: {other:?}"),
+    };
+    must(&["init", "-q", "."]);
+    // The server commits what is staged; after each commit something is, so that the same call could be made again.
+    let (hook, stage) = (repository.join(".git/hooks/post-commit"), "#!/bin/sh\necho line >> page && git add page\n");
+    let written = std::fs::write(&hook, stage);
+    if let Err(error) = written.and_then(|()| std::fs::set_permissions(&hook, std::fs::Permissions::from_mode(0o755))) {
+        panic!("{}: {error}", hook.display());
+    }
+    must(&["commit", "-q", "--allow-empty", "-m", "first"]);
+    let repository = repository.to_owned();
+    let command = [python, "-m".into(), "mcp_server_git".into(), "--repository".into(), repository.display().to_string()];
+    Some((command.into(), move || {
+        let log = std::process::Command::new("git").arg("-C").arg(&repository).args(["rev-list", "--count", "HEAD"]).output();
+        let count = log.ok().and_then(|log| String::from_utf8_lossy(&log.stdout).trim().parse().ok());
+        count.unwrap_or_default()
+    }))
 }
 
 /// The tests' own server on FastMCP, as a command.

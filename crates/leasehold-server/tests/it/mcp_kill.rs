@@ -157,18 +157,38 @@ async fn a_graph_of_the_memory_server_is_written_once_when_the_worker_is_killed_
         "notes.create_entities",
         r#"{ entities = [{ name = "pier 2", entityType = "berth", observations = ["free"] }] }"#,
     ));
+    let _place = killed_once_it_has_written(place, &entities).await;
+    assert_eq!(entities(), 1);
+}
+
+#[tokio::test]
+async fn a_commit_of_the_git_server_is_made_once_when_the_worker_is_killed_and_the_run_settled() {
+    let Some(place) = Place::new().await else { return };
+    let repository = place.home.path().join("site");
+    std::fs::create_dir(&repository).unwrap();
+    let Some((command, commits)) = mcp::git(&repository).await else { return };
+    place.configure(&format!("command = {}", serde_json::Value::from(command)), r#"["notes.*"]"#);
+    let arguments = format!("{{ repo_path = \"{}\", message = \"moved\" }}", repository.display());
+    place.script(&crate::support::one_call("notes.git_commit", &arguments));
+    let made = || commits() - 1;
+    let _place = killed_once_it_has_written(place, &made).await;
+    assert_eq!(made(), 1);
+}
+
+/// Releases the one write of the script, kills its worker once the write has happened and before it is recorded, and settles it.
+async fn killed_once_it_has_written(place: Place, written: &dyn Fn() -> usize) -> Place {
     place.ends(&["mcp", "import", "notes"], 0).await;
     let id = place.home.enqueue().await;
     place.ends(&["worker", "--once"], 0).await;
     assert_eq!(place.approve(id, &["--no-wait"]).await.code(), 0);
     let mut worker = place.home.start(&["worker"], Some("in_tool"));
     worker.stopped().await;
-    until(|| (entities() == 1).then_some(())).await;
+    until(|| (written() == 1).then_some(())).await;
     worker.kill();
     let scene = Scene { place, _server: None, id };
     let row = scene.taken_over().await;
     assert_eq!((row.state, row.reason), (State::Dead, Some(Reason::WriteInDoubt)));
-    scene.place.ends(&["resolve", &id.to_string(), "--call", "t1c0", "--landed", "--note", "it is in the graph"], 0).await;
+    scene.place.ends(&["resolve", &id.to_string(), "--call", "t1c0", "--landed", "--note", "it is there"], 0).await;
     assert_eq!(scene.taken_over().await.state, State::Completed);
-    assert_eq!(entities(), 1);
+    scene.place
 }

@@ -97,6 +97,17 @@ async fn the_everything_server() {
 }
 
 #[tokio::test]
+async fn the_git_server() {
+    let Some(place) = Place::new().await else { return };
+    let repository = place.home.path().join("site");
+    std::fs::create_dir(&repository).unwrap();
+    let Some((command, commits)) = mcp::git(&repository).await else { return };
+    let keys = format!("command = {}", serde_json::Value::from(command));
+    let arguments = format!("{{ repo_path = \"{}\", message = \"moved\" }}", repository.display());
+    writes(&place, Write { keys, tool: "notes.git_commit", arguments, happened: Some(&commits) }).await;
+}
+
+#[tokio::test]
 async fn the_time_server() {
     let (Some(python), Some(place)) = (mcp::python().await, Place::new().await) else { return };
     let keys = format!("command = [\"{python}\", \"-m\", \"mcp_server_time\"]");

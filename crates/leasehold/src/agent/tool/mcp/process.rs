@@ -32,6 +32,7 @@ pub(super) struct LastWords(Arc<Mutex<Words>>);
 #[derive(Debug, Default)]
 struct Words {
     tail: VecDeque<u8>,
+    is_cut: bool,
     end: Option<String>,
 }
 
@@ -40,6 +41,7 @@ impl LastWords {
         let mut words = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = &bytes[bytes.len().saturating_sub(MCP_STDERR_BYTES_MAX)..];
         let over = (words.tail.len() + kept.len()).saturating_sub(MCP_STDERR_BYTES_MAX);
+        words.is_cut |= over > 0 || kept.len() < bytes.len();
         words.tail.drain(..over);
         words.tail.extend(kept);
     }
@@ -48,10 +50,17 @@ impl LastWords {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).end = Some(how);
     }
 
-    /// What was written last, oldest first.
+    /// What was written last, oldest first, in whole lines: half a secret is not known as one.
     pub(super) fn lines(&self, mask: &Mask) -> Vec<String> {
-        let bytes: Vec<u8> = self.0.lock().unwrap_or_else(PoisonError::into_inner).tail.iter().copied().collect();
-        mask.over(&String::from_utf8_lossy(&bytes)).lines().map(str::to_owned).collect()
+        let words = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (bytes, is_cut): (Vec<u8>, bool) = (words.tail.iter().copied().collect(), words.is_cut);
+        drop(words);
+        let kept = match bytes.iter().position(|byte| *byte == b'\n') {
+            _ if !is_cut => &bytes[..],
+            Some(end) => &bytes[end + 1..],
+            None => return vec![format!("(one line of more than {MCP_STDERR_BYTES_MAX} bytes)")],
+        };
+        mask.over(&String::from_utf8_lossy(kept)).lines().map(str::to_owned).collect()
     }
 
     /// How the last process that is over ended.
@@ -169,18 +178,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_end_of_what_it_says_is_kept() {
+    fn only_the_end_of_what_it_says_is_kept_in_whole_lines_that_keep_no_half_of_a_secret() {
+        let mut mask = Mask::default();
+        mask.add("sk-secret-1");
         let words = LastWords::default();
-        words.push(b"first\n");
-        words.push(&vec![b'x'; MCP_STDERR_BYTES_MAX - 6]);
-        let lines = words.lines(&Mask::default());
-        assert_eq!(lines.first().map(String::as_str), Some("first"), "what fits stays");
+        words.push(b"sk-secret-1\nfirst\n");
+        let rest = "x".repeat(MCP_STDERR_BYTES_MAX - "sk-secret-1\nfirst\n".len());
+        words.push(rest.as_bytes());
+        assert_eq!(words.lines(&mask), ["***", "first", &rest], "what fits stays");
+        words.push(b"y");
+        assert_eq!(words.lines(&mask), ["first", &format!("{rest}y")]);
         words.push(b"\nlast");
-        let lines = words.lines(&Mask::default());
-        assert_eq!(lines.iter().map(String::len).sum::<usize>() + lines.len() - 1, MCP_STDERR_BYTES_MAX);
-        assert_ne!(lines.first().map(String::as_str), Some("first"));
-        assert_eq!(lines.last().map(String::as_str), Some("last"));
+        assert_eq!(words.lines(&mask), ["first", &format!("{rest}y"), "last"]);
         words.push(&vec![b'y'; 3 * MCP_STDERR_BYTES_MAX]);
-        assert_eq!(words.lines(&Mask::default()), ["y".repeat(MCP_STDERR_BYTES_MAX)]);
+        assert_eq!(words.lines(&mask), [format!("(one line of more than {MCP_STDERR_BYTES_MAX} bytes)")]);
     }
 }
