@@ -38,15 +38,13 @@ impl Recorded {
         let requests = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&requests);
         let task = tokio::spawn(async move {
+            let mut answered = 0;
             while let Ok((mut stream, _)) = listener.accept().await {
                 let Some(request) = read(&mut stream).await else { continue };
-                let at = {
-                    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-                    kept.push(request);
-                    kept.len().min(answers.len()) - 1
-                };
+                kept.lock().unwrap_or_else(PoisonError::into_inner).push(request);
                 // A client that has heard enough may hang up.
-                stream.write_all(&answers[at]).await.ok();
+                stream.write_all(&answers[answered.min(answers.len() - 1)]).await.ok();
+                answered += 1;
             }
         });
         Self { url, requests, task }
@@ -60,6 +58,11 @@ impl Recorded {
     /// What it was asked: head and body of each request.
     pub fn requests(&self) -> Vec<(String, Value)> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The same, and keeps none of it.
+    pub fn take(&self) -> Vec<(String, Value)> {
+        std::mem::take(&mut *self.requests.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -118,6 +121,11 @@ pub enum Why {
 impl Wire {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::OpenAi, Self::Anthropic, Self::Gemini, Self::Ollama];
+
+    /// That of a provider by its configured name.
+    pub fn of(provider: &str) -> Self {
+        Self::ALL.into_iter().find(|wire| wire.provider() == provider).unwrap_or(Self::OpenAi)
+    }
 
     /// The configured name of a provider of this family.
     pub fn provider(self) -> &'static str {

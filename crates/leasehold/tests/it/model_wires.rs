@@ -5,11 +5,11 @@
 
 use leasehold::{
     agent::model::{
-        Message, Model as _, ModelError, ModelErrorClass, ModelRequest, OfferedTool, Reply,
+        Message, Model as _, ModelError, ModelErrorClass, ModelRequest, OfferedTool, Reply, TranscriptCall,
         provider::{ProviderConfig, ProviderModel, needs_base_url, providers},
     },
     limits,
-    run::RunId,
+    run::{CallId, RunId},
 };
 use leasehold_testkit::recorded::{Recorded, Why, Wire, answer, http};
 use serde_json::{Value, json};
@@ -199,6 +199,50 @@ async fn thoughts_that_a_server_counts_on_top_of_the_reply_are_received_too() {
     let body = json!({ "choices": [{ "message": { "content": "ok" }, "finish_reason": "stop" }], "usage": usage });
     let usage = ask(Wire::OpenAi, false, answer("200 OK", &body)).await.unwrap().usage;
     assert_eq!((usage.input_tokens, usage.output_tokens, usage.cached_tokens), (12, 227, 8));
+}
+
+#[tokio::test]
+async fn thoughts_of_a_turn_with_calls_go_back_to_the_server_that_refuses_what_follows_without_them() {
+    let call = json!({ "index": 0, "id": "x", "function": { "name": "ledger__append", "arguments": "{}" } });
+    let delta = |delta: Value| json!({ "choices": [{ "delta": delta }] });
+    let end = json!({ "choices": [{ "delta": {}, "finish_reason": "tool_calls" }] });
+    let pieces =
+        [json!({ "reasoning_content": "Let " }), json!({ "reasoning_content": "me." }), json!({ "tool_calls": [call] })];
+    let mut frames: Vec<String> = pieces.map(delta).iter().chain([&end]).map(|frame| Wire::OpenAi.frame(frame)).collect();
+    frames.push("data: [DONE]\n\n".into());
+    let whole = |thought: &str| {
+        let message = json!({ "content": "", "reasoning_content": thought, "tool_calls": [call] });
+        answer("200 OK", &json!({ "choices": [{ "message": message, "finish_reason": "tool_calls" }] }))
+    };
+    let played =
+        [(true, Wire::OpenAi.stream(&frames), "Let me."), (false, whole("Let me."), "Let me."), (false, whole(""), "")];
+    for (stream, bytes, thought) in played {
+        let server = Recorded::play([bytes.clone(), bytes]).await;
+        let of = |provider: &str, stream| ProviderConfig {
+            base_url: Some(format!("{}/v1/", server.url())),
+            api_key: Some("sk-key".into()),
+            stream,
+            ..ProviderConfig::new("default", provider, "some-model")
+        };
+        let reply = ProviderModel::new(of("deepseek", stream)).unwrap().reply(request()).await.unwrap();
+        let id = CallId::of(1, 0);
+        let call = TranscriptCall { id: id.clone(), tool: "ledger.append".into(), arguments: serde_json::Map::new() };
+        let then = |opaque| {
+            let result = Message::ToolResult { call_id: id.clone(), text: "ok".into(), is_error: false };
+            let asked = Message::Assistant { text: String::new(), calls: vec![call.clone()], opaque };
+            ModelRequest { messages: vec![Message::User("go".into()), asked, result], ..request() }
+        };
+        for (provider, opaque, expected) in [
+            ("deepseek", reply.opaque.clone(), json!(thought)),
+            // Another model asked for the call: the field is wanted all the same, and by nobody else.
+            ("deepseek", None, json!("")),
+            ("groq", reply.opaque.clone(), Value::Null),
+        ] {
+            ProviderModel::new(of(provider, stream)).unwrap().reply(then(opaque)).await.unwrap();
+            let (_, body) = server.requests().pop().unwrap();
+            assert_eq!(body["messages"][2]["reasoning_content"], expected, "{provider}: {body}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -244,8 +244,12 @@ impl ProviderModel {
     async fn ask(&self, request: ModelRequest) -> Result<Reply, ModelError> {
         let names = WireNames::new(request.tools.iter().map(|tool| tool.name.as_str()))
             .map_err(|collision: WireCollision| self.faults.of(ModelErrorClass::Client, collision))?;
-        let chat = transcript::chat(&request, &names, self.target.adapter_kind.as_lower_str());
-        let turn = if self.stream { self.streamed(chat, &request).await? } else { self.whole(chat).await? };
+        let chat = transcript::chat(&request, &names, self.target.adapter_kind.as_lower_str(), self.protocol);
+        let mut turn = if self.stream { self.streamed(chat, &request).await? } else { self.whole(chat).await? };
+        let keeps_thoughts = matches!(self.target.adapter_kind, AdapterKind::OpenAI | AdapterKind::DeepSeek);
+        if let Some(text) = turn.reasoning.take().filter(|_| keeps_thoughts) {
+            turn.thoughts = Some(Thoughts::of_text(self.target.adapter_kind.as_lower_str(), text));
+        }
         self.checked(turn, &names)
     }
 

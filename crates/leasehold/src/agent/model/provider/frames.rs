@@ -34,6 +34,8 @@ pub(super) struct Turn {
     pub(super) usage: Option<Usage>,
     pub(super) refusal: Option<String>,
     pub(super) thoughts: Option<Thoughts>,
+    /// What it thought, where the OpenAI protocol tells that.
+    pub(super) reasoning: Option<String>,
     /// How many calls the raw stream started, where that is known apart from the calls.
     pub(super) started_calls: Option<usize>,
 }
@@ -52,6 +54,7 @@ pub(super) struct Frames {
     slots: Vec<Slot>,
     stop: Option<String>,
     refusal: String,
+    reasoning: Option<String>,
     usage: Option<Usage>,
     failed: Option<&'static str>,
     error: Option<Value>,
@@ -143,6 +146,9 @@ impl Frames {
         }
         if let Some(refusal) = choice.pointer("/delta/refusal").and_then(Value::as_str) {
             self.refusal.push_str(refusal);
+        }
+        if let Some(thought) = choice.pointer("/delta/reasoning_content").and_then(Value::as_str) {
+            self.reasoning.get_or_insert_default().push_str(thought);
         }
         for delta in choice.pointer("/delta/tool_calls").and_then(Value::as_array).into_iter().flatten() {
             self.push_call(delta);
@@ -244,6 +250,7 @@ impl Frames {
                     .collect();
                 turn.stop = self.stop.map(StopReason::from);
                 turn.usage = self.usage;
+                turn.reasoning = self.reasoning;
                 turn.refusal = Some(self.refusal).filter(|refusal| !refusal.is_empty());
                 if !self.has_choice {
                     return Err((ModelErrorClass::Server, EMPTY));
@@ -283,6 +290,7 @@ impl Turn {
         }
         frames.stop = choice.get("finish_reason").and_then(Value::as_str).map(str::to_owned);
         frames.refusal = text("/message/refusal");
+        frames.reasoning = choice.pointer("/message/reasoning_content").and_then(Value::as_str).map(str::to_owned);
         frames.usage = openai_usage(body);
         frames.has_choice = true;
         let parts = choice.pointer("/message/content").and_then(Value::as_array);
