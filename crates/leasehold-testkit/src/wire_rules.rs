@@ -20,6 +20,27 @@ pub fn check(wire: Wire, provider: &str, body: &Value) -> Checked {
     }
 }
 
+/// The results of calls in a body, in order.
+pub fn results(wire: Wire, body: &Value) -> Vec<String> {
+    let parts = |message: &Value| -> Vec<Value> {
+        let blocks = |key: &str| message[key].as_array().cloned().unwrap_or_default();
+        match wire {
+            Wire::OpenAi | Wire::Ollama if message["role"] == "tool" => vec![message["content"].clone()],
+            Wire::OpenAi | Wire::Ollama => Vec::new(),
+            Wire::Anthropic => {
+                let results = blocks("content").into_iter().filter(|block| block["type"] == "tool_result");
+                results.map(|block| block["content"].clone()).collect()
+            }
+            Wire::Gemini => {
+                let parts = blocks("parts");
+                parts.iter().filter_map(|part| part.pointer("/functionResponse/response/content").cloned()).collect()
+            }
+        }
+    };
+    let messages = body["messages"].as_array().or_else(|| body["contents"].as_array()).into_iter().flatten();
+    messages.flat_map(parts).map(|text| text.as_str().map_or_else(|| text.to_string(), str::to_owned)).collect()
+}
+
 fn list<'a>(of: &'a Value, key: &str) -> Result<&'a [Value], String> {
     match of[key].as_array() {
         Some(list) if !list.is_empty() => Ok(list),

@@ -63,26 +63,6 @@ impl Asked {
     }
 }
 
-/// The results in a body, in order.
-fn results(wire: Wire, body: &Value) -> Vec<String> {
-    let messages = body["messages"].as_array().or_else(|| body["contents"].as_array()).unwrap();
-    let parts = |message: &Value| -> Vec<Value> {
-        match wire {
-            Wire::OpenAi | Wire::Ollama if message["role"] == "tool" => vec![message["content"].clone()],
-            Wire::OpenAi | Wire::Ollama => Vec::new(),
-            Wire::Anthropic => {
-                let blocks = message["content"].as_array().into_iter().flatten();
-                blocks.filter(|b| b["type"] == "tool_result").map(|b| b["content"].clone()).collect()
-            }
-            Wire::Gemini => {
-                let parts = message["parts"].as_array().into_iter().flatten();
-                parts.filter_map(|p| p.pointer("/functionResponse/response/content").cloned()).collect()
-            }
-        }
-    };
-    messages.iter().flat_map(parts).map(|text| text.as_str().unwrap().to_owned()).collect()
-}
-
 /// A journal as the core wrote it, with words in it: the core looks at none of them.
 struct Journal {
     rng: fastrand::Rng,
@@ -298,7 +278,7 @@ async fn asked(journal: &mut Journal, all: &[Asked], happened: &mut Happened) ->
         let wire = Wire::of(asked.provider);
         let told = |why| format!("{}: {why}\n{:.3000}", asked.provider, body.to_string());
         wire_rules::check(wire, asked.provider, &body).map_err(told)?;
-        let sent = results(wire, &body);
+        let sent = wire_rules::results(wire, &body);
         if sent.iter().ne(texts(&request).iter().map(|(_, text)| text)) {
             return Err(told("other results than those of the transcript".into()));
         }
