@@ -176,7 +176,8 @@ impl Wire {
     }
 
     /// The frames of a turn: its text in two pieces, then each call with its arguments in two pieces where the family cuts them, then
-    /// why it ends, and the usage: 30 tokens sent, 10 of them cached, and 9 received, 4 of them thoughts. No `why`: no end.
+    /// why it ends, and the usage: 30 tokens sent, 10 of them cached, and 9 received, 4 of them thoughts, which Ollama does not tell. No
+    /// `why`: no end.
     pub fn frames(self, text: &str, calls: &[(&str, Value)], why: Option<Why>) -> Vec<String> {
         let half = text.char_indices().nth(text.chars().count() / 2).map_or(0, |(at, _)| at);
         let texts = [&text[..half], &text[half..]].into_iter().filter(|piece| !piece.is_empty());
@@ -223,7 +224,8 @@ impl Wire {
                 }
                 if let Some(why) = why {
                     let delta = json!({ "stop_reason": self.word(why) });
-                    data.push(json!({ "type": "message_delta", "delta": delta, "usage": { "output_tokens": 9 } }));
+                    let usage = json!({ "output_tokens": 9, "output_tokens_details": { "thinking_tokens": 4 } });
+                    data.push(json!({ "type": "message_delta", "delta": delta, "usage": usage }));
                     data.push(json!({ "type": "message_stop" }));
                 }
             }
@@ -289,7 +291,10 @@ impl Wire {
                 "prompt_tokens_details": { "cached_tokens": 10 }, "completion_tokens_details": { "reasoning_tokens": 4 },
             }),
             // What was cached is not among the tokens sent.
-            Self::Anthropic => json!({ "input_tokens": 20, "cache_read_input_tokens": 10, "output_tokens": 9 }),
+            Self::Anthropic => json!({
+                "input_tokens": 20, "cache_read_input_tokens": 10, "output_tokens": 9,
+                "output_tokens_details": { "thinking_tokens": 4 },
+            }),
             // Thoughts are not among the tokens received.
             Self::Gemini => json!({
                 "promptTokenCount": 30, "cachedContentTokenCount": 10, "candidatesTokenCount": 5, "thoughtsTokenCount": 4,

@@ -323,6 +323,9 @@ impl ProviderModel {
         if turn.usage.is_none() {
             turn.usage = end.captured_usage.map(usage);
         }
+        if let Some(usage) = turn.usage.as_mut().filter(|usage| usage.reasoning_tokens == 0) {
+            usage.reasoning_tokens = turn.thought_tokens.min(usage.output_tokens);
+        }
         if self.protocol != Protocol::OpenAi {
             let parts = end.captured_content.map(|content| content.into_parts()).unwrap_or_default();
             let calls = transcript::calls_of(&parts);
@@ -452,10 +455,13 @@ fn requested(call: &ToolCall) -> RequestedCall {
 
 fn usage(usage: genai::chat::Usage) -> Usage {
     let count = |tokens: Option<i32>| tokens.and_then(|tokens| u64::try_from(tokens).ok()).unwrap_or(0);
+    let reasoning_tokens = count(usage.completion_tokens_details.and_then(|details| details.reasoning_tokens));
     Usage {
         input_tokens: count(usage.prompt_tokens),
-        output_tokens: count(usage.completion_tokens),
+        // The library adds Gemini's thoughts to what was received, but for a reply of thoughts alone.
+        output_tokens: count(usage.completion_tokens).max(reasoning_tokens),
         cached_tokens: count(usage.prompt_tokens_details.and_then(|details| details.cached_tokens)),
+        reasoning_tokens,
         ..Usage::default()
     }
 }

@@ -36,6 +36,8 @@ pub(super) struct Turn {
     pub(super) thoughts: Option<Thoughts>,
     /// What it thought, where the OpenAI protocol tells that.
     pub(super) reasoning: Option<String>,
+    /// Tokens it thought with, where the library does not say.
+    pub(super) thought_tokens: u64,
     /// How many calls the raw stream started, where that is known apart from the calls.
     pub(super) started_calls: Option<usize>,
 }
@@ -56,6 +58,7 @@ pub(super) struct Frames {
     refusal: String,
     reasoning: Option<String>,
     usage: Option<Usage>,
+    thought_tokens: u64,
     failed: Option<&'static str>,
     error: Option<Value>,
     blocks_started: usize,
@@ -214,6 +217,9 @@ impl Frames {
 
     fn push_anthropic(&mut self, frame: &Value) {
         let index = frame.get("index").and_then(Value::as_i64);
+        if let Some(tokens) = frame.pointer("/usage/output_tokens_details/thinking_tokens").and_then(Value::as_u64) {
+            self.thought_tokens = tokens;
+        }
         match frame.get("type").and_then(Value::as_str) {
             Some("content_block_start") => {
                 if self.open_block.is_some() {
@@ -261,6 +267,7 @@ impl Frames {
                     return Err((ModelErrorClass::Truncated, "the stream ended in the middle of a content block"));
                 }
                 turn.started_calls = Some(self.blocks_started);
+                turn.thought_tokens = self.thought_tokens;
             }
             Protocol::Gemini | Protocol::Ollama => {}
         }
@@ -315,13 +322,15 @@ fn openai_usage(frame: &Value) -> Option<Usage> {
         return None;
     }
     let (input, output) = (input.unwrap_or(0), output.unwrap_or(0));
-    // Tokens of reasoning are among those received, but for servers whose total says that they come on top.
-    let with_reasoning = count("/completion_tokens_details/reasoning_tokens").and_then(|tokens| output.checked_add(tokens));
-    let on_top =
-        with_reasoning.filter(|more| count("/total_tokens").is_some_and(|total| input.checked_add(*more) == Some(total)));
+    // Tokens of reasoning are among those received, but for servers whose total says that they come on top, or that count more of them.
+    let reasoning = count("/completion_tokens_details/reasoning_tokens").unwrap_or(0);
+    let with_reasoning = output.saturating_add(reasoning);
+    let is_on_top =
+        reasoning > output || count("/total_tokens").is_some_and(|total| input.saturating_add(with_reasoning) == total);
     Some(Usage {
         input_tokens: input,
-        output_tokens: on_top.unwrap_or(output),
+        output_tokens: if is_on_top { with_reasoning } else { output },
+        reasoning_tokens: reasoning,
         cached_tokens: count("/prompt_tokens_details/cached_tokens").or_else(|| count("/prompt_cache_hit_tokens")).unwrap_or(0),
         ..Usage::default()
     })
