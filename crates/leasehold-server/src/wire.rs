@@ -232,6 +232,8 @@ pub(crate) struct Usage {
     input_tokens: u64,
     output_tokens: u64,
     cached_tokens: u64,
+    /// Of `output_tokens`; 0 where the provider does not tell.
+    reasoning_tokens: u64,
 }
 
 /// Why it did not complete.
@@ -496,6 +498,7 @@ impl Run {
                 input_tokens: row.usage.input_tokens,
                 output_tokens: row.usage.output_tokens,
                 cached_tokens: row.usage.cached_tokens,
+                reasoning_tokens: row.usage.reasoning_tokens,
             },
             cost: dollars(row.usage.cost_nano_usd),
             requeues: row.requeues,

@@ -38,15 +38,13 @@ impl Recorded {
         let requests = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&requests);
         let task = tokio::spawn(async move {
+            let mut answered = 0;
             while let Ok((mut stream, _)) = listener.accept().await {
                 let Some(request) = read(&mut stream).await else { continue };
-                let at = {
-                    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-                    kept.push(request);
-                    kept.len().min(answers.len()) - 1
-                };
+                kept.lock().unwrap_or_else(PoisonError::into_inner).push(request);
                 // A client that has heard enough may hang up.
-                stream.write_all(&answers[at]).await.ok();
+                stream.write_all(&answers[answered.min(answers.len() - 1)]).await.ok();
+                answered += 1;
             }
         });
         Self { url, requests, task }
@@ -60,6 +58,11 @@ impl Recorded {
     /// What it was asked: head and body of each request.
     pub fn requests(&self) -> Vec<(String, Value)> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The same, and keeps none of it.
+    pub fn take(&self) -> Vec<(String, Value)> {
+        std::mem::take(&mut *self.requests.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -119,6 +122,11 @@ impl Wire {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::OpenAi, Self::Anthropic, Self::Gemini, Self::Ollama];
 
+    /// That of a provider by its configured name.
+    pub fn of(provider: &str) -> Self {
+        Self::ALL.into_iter().find(|wire| wire.provider() == provider).unwrap_or(Self::OpenAi)
+    }
+
     /// The configured name of a provider of this family.
     pub fn provider(self) -> &'static str {
         match self {
@@ -168,7 +176,8 @@ impl Wire {
     }
 
     /// The frames of a turn: its text in two pieces, then each call with its arguments in two pieces where the family cuts them, then
-    /// why it ends, and the usage: 30 tokens sent, 10 of them cached, and 9 received, 4 of them thoughts. No `why`: no end.
+    /// why it ends, and the usage: 30 tokens sent, 10 of them cached, and 9 received, 4 of them thoughts, which Ollama does not tell. No
+    /// `why`: no end.
     pub fn frames(self, text: &str, calls: &[(&str, Value)], why: Option<Why>) -> Vec<String> {
         let half = text.char_indices().nth(text.chars().count() / 2).map_or(0, |(at, _)| at);
         let texts = [&text[..half], &text[half..]].into_iter().filter(|piece| !piece.is_empty());
@@ -215,7 +224,8 @@ impl Wire {
                 }
                 if let Some(why) = why {
                     let delta = json!({ "stop_reason": self.word(why) });
-                    data.push(json!({ "type": "message_delta", "delta": delta, "usage": { "output_tokens": 9 } }));
+                    let usage = json!({ "output_tokens": 9, "output_tokens_details": { "thinking_tokens": 4 } });
+                    data.push(json!({ "type": "message_delta", "delta": delta, "usage": usage }));
                     data.push(json!({ "type": "message_stop" }));
                 }
             }
@@ -281,7 +291,10 @@ impl Wire {
                 "prompt_tokens_details": { "cached_tokens": 10 }, "completion_tokens_details": { "reasoning_tokens": 4 },
             }),
             // What was cached is not among the tokens sent.
-            Self::Anthropic => json!({ "input_tokens": 20, "cache_read_input_tokens": 10, "output_tokens": 9 }),
+            Self::Anthropic => json!({
+                "input_tokens": 20, "cache_read_input_tokens": 10, "output_tokens": 9,
+                "output_tokens_details": { "thinking_tokens": 4 },
+            }),
             // Thoughts are not among the tokens received.
             Self::Gemini => json!({
                 "promptTokenCount": 30, "cachedContentTokenCount": 10, "candidatesTokenCount": 5, "thoughtsTokenCount": 4,

@@ -78,8 +78,14 @@ fn facts(screen: &mut Screen, subject: &Subject<'_>) {
         screen.fact(11, "in flight", what);
     }
     let cost = if row.usage.cost_nano_usd > 0 { format!(", ${:.4}", dollars(row.usage.cost_nano_usd)) } else { String::new() };
+    let parts: Vec<String> = [(row.usage.cached_tokens, "cached"), (row.usage.reasoning_tokens, "reasoning")]
+        .into_iter()
+        .filter(|(tokens, _)| *tokens > 0)
+        .map(|(tokens, what)| format!("{tokens} {what}"))
+        .collect();
+    let parts = if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) };
     let totals = format!(
-        "{}, {} + {} tokens{cost}, {}",
+        "{}, {} + {} tokens{parts}{cost}, {}",
         many(row.rounds, "round"),
         row.usage.input_tokens,
         row.usage.output_tokens,

@@ -41,7 +41,7 @@ fn row(state: State, reason: Option<Reason>) -> Snapshot {
         has_request: true,
         second_approver: false,
         rounds: 1,
-        usage: Usage { input_tokens: 120, output_tokens: 30, cached_tokens: 0, cost_nano_usd: 0 },
+        usage: Usage { input_tokens: 120, output_tokens: 30, cached_tokens: 0, reasoning_tokens: 12, cost_nano_usd: 0 },
         duplicates: 0,
         contradictions: 0,
         attribution: None,

@@ -4,7 +4,12 @@
 #![allow(clippy::expect_used, reason = "helpers of a test fail by panicking")]
 
 use leasehold::run::{RunId, State};
-use leasehold_testkit::{aimock::Aimock, far_side::FarSide, home::Home};
+use leasehold_testkit::{
+    aimock::Aimock,
+    far_side::FarSide,
+    home::Home,
+    recorded::{Recorded, Why, Wire},
+};
 use serde_json::json;
 
 fn configuration(model_url: &str, far: &FarSide) -> String {
@@ -82,4 +87,20 @@ async fn a_run_against_a_foreign_model_server_waits_and_its_write_arrives_once_f
             assert!(!shown.to_string().contains(secret), "a secret is shown: {shown}");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_cached_and_thought_is_counted_and_shown() {
+    let server = Recorded::play([Wire::OpenAi.stream(&Wire::OpenAi.frames("ok", &[], Some(Why::Done)))]).await;
+    let far = FarSide::start().await.expect("a port");
+    let home = Home::new(env!("CARGO_BIN_EXE_leasehold"));
+    home.write("leasehold.toml", &configuration(server.url(), &far));
+    let secrets = [("TEST_MODEL_KEY", "sk-model-secret"), ("TEST_LEDGER_TOKEN", "ledger-secret")];
+    let ran = home.run_with(&["run", "--agent", "a", "--json", "think"], &secrets).await;
+    assert_eq!(ran.code(), 0, "{ran}");
+    let counted = json!({ "input_tokens": 30, "output_tokens": 9, "cached_tokens": 10, "reasoning_tokens": 4 });
+    assert_eq!(ran.json()["usage"], counted, "{ran}");
+    let id = ran.json()["id"].as_str().expect("an id").to_owned();
+    let shown = home.run_with(&["runs", "show", &id], &secrets).await.to_string();
+    assert!(shown.contains("30 + 9 tokens (10 cached, 4 reasoning)"), "{shown}");
 }

@@ -10,7 +10,7 @@ pub(crate) mod patience;
 pub mod policy;
 pub mod registry;
 pub mod tool;
-pub(crate) mod transcript;
+pub mod transcript;
 pub mod unrecorded;
 
 pub use arguments::unambiguous;

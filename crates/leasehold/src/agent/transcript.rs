@@ -12,7 +12,7 @@ use crate::{
 use serde_json::Value;
 
 /// The messages of a run whose open turn has no pending call.
-pub(crate) fn messages(story: &Story) -> Vec<Message> {
+pub fn messages(story: &Story) -> Vec<Message> {
     let mut messages = Vec::new();
     for said in story.request.iter().flat_map(|r| &r.messages) {
         messages.push(match said.role {
@@ -52,7 +52,16 @@ fn result(call: &StoryCall) -> (String, bool) {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     };
-    let mut said = excerpt(&text, limits::RESULT_SHOWN_BYTES_MAX);
+    let id = &call.asked.id;
+    let mut said = match text.len() {
+        0..=limits::RESULT_SHOWN_BYTES_MAX => text,
+        _ => format!("{} [the whole result of {id} is in the record]", excerpt(&text, limits::RESULT_SHOWN_BYTES_MAX)),
+    };
+    if let Some(edited) = &call.edited {
+        let edited = excerpt(&Value::Object(edited.clone()).to_string(), limits::RESULT_SHOWN_BYTES_MAX);
+        said = format!("A person changed the arguments of this call; it ran with {edited}. {said}");
+    }
+    // What became of it stands first: a shorter excerpt keeps that.
     match known.outcome {
         Outcome::Done | Outcome::Refused if known.is_error => said = format!("Error: {said}"),
         Outcome::Done if known.via == Via::Resolution => said = format!("A person states that this call happened. {said}"),
@@ -62,10 +71,6 @@ fn result(call: &StoryCall) -> (String, bool) {
             said = format!("The outcome of this call is unknown; it may have happened. Do not repeat it. {said}");
         }
         _ => {}
-    }
-    if let Some(edited) = &call.edited {
-        let edited = excerpt(&Value::Object(edited.clone()).to_string(), limits::RESULT_SHOWN_BYTES_MAX);
-        said = format!("A person changed the arguments of this call; it ran with {edited}. {said}");
     }
     (said, known.is_error)
 }

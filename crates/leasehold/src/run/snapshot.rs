@@ -216,8 +216,17 @@ pub struct Usage {
     pub output_tokens: u64,
     /// Of the tokens sent, those the provider had cached.
     pub cached_tokens: u64,
+    /// Of the tokens received, those the model thought with; 0 where the provider does not tell. Not written then: an entry of an older
+    /// version has to read as it was hashed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub reasoning_tokens: u64,
     /// Cost in billionths of a US dollar, where prices are configured.
     pub cost_nano_usd: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(tokens: &u64) -> bool {
+    *tokens == 0
 }
 
 impl Usage {
@@ -227,6 +236,7 @@ impl Usage {
             input_tokens: self.input_tokens.saturating_add(other.input_tokens),
             output_tokens: self.output_tokens.saturating_add(other.output_tokens),
             cached_tokens: self.cached_tokens.saturating_add(other.cached_tokens),
+            reasoning_tokens: self.reasoning_tokens.saturating_add(other.reasoning_tokens),
             cost_nano_usd: self.cost_nano_usd.saturating_add(other.cost_nano_usd),
         }
     }

@@ -99,7 +99,7 @@ pub(crate) fn reply(turn: u32, calls: &[(Effect, bool)]) -> Recorded {
         calls: calls.collect(),
         model: "scripted".into(),
         stop: "tool_calls".into(),
-        usage: Usage { input_tokens: 3, output_tokens: 2, ..Usage::default() },
+        usage: Usage { input_tokens: 3, output_tokens: 2, reasoning_tokens: 1, ..Usage::default() },
         opaque: None,
     };
     Recorded::Reply { reply, on_expiry: OnExpiry::Continue }

@@ -175,7 +175,10 @@ impl Walk {
                 let calls: Vec<(Effect, bool)> = (0..self.rng.usize(0..4)).map(|_| self.a_call()).collect();
                 Act::Record(vec![reply(rounds + 1, &calls)])
             };
-            let _ = self.act(right, act);
+            if self.act(right, act).is_ok() && rounds.is_multiple_of(3) && self.world.holds(right) {
+                // The gate does not let it through.
+                let _ = self.act(right, Act::Record(vec![outcome(&call(rounds + 1, 1), Outcome::Refused, Via::Gate)]));
+            }
             return At::Idle;
         };
         if !next.effect.is_write() {

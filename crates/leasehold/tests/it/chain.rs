@@ -7,7 +7,7 @@ use leasehold::{
     agent::tool::{Approval, WriteEffect},
     client::OrderError,
     run::{
-        RunId, State,
+        EntryBody, RunId, State,
         chain::{ChainError, Exported},
     },
     seal::Keyring,
@@ -132,4 +132,13 @@ async fn a_sealed_payload_that_was_moved_to_another_row_or_cut_does_not_open_and
         assert!(shown.unreadable.is_some_and(|why| why.contains("moved from another place")), "{sql}");
         assert!(world.runtime.details(whole).await.unwrap().unreadable.is_none());
     }
+}
+
+#[test]
+fn a_reply_from_before_thoughts_were_counted_encodes_as_it_was_hashed() {
+    let usage = r#"{"input_tokens":3,"output_tokens":2,"cached_tokens":0,"cost_nano_usd":0}"#;
+    let old = format!(r#"{{"turn":1,"text":"so","calls":[],"model":"m","stop":"stop","usage":{usage}}}"#);
+    let stored = [b"\x01", old.as_bytes()].concat();
+    let body = EntryBody::decode("model_reply", &stored).unwrap();
+    assert_eq!(String::from_utf8(body.encode()), String::from_utf8(stored));
 }

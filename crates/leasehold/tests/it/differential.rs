@@ -6,15 +6,15 @@
 #![allow(dead_code, reason = "the core's tests use the rest of these modules")]
 
 #[path = "../core_run/given.rs"]
-mod given;
+pub(super) mod given;
 #[path = "../core_run/rows.rs"]
 mod rows;
 #[path = "../core_run/rules.rs"]
 mod rules;
 #[path = "../core_run/walk.rs"]
-mod walk;
+pub(super) mod walk;
 #[path = "../core_run/world.rs"]
-mod world;
+pub(super) mod world;
 
 use given::at;
 use jiff::Timestamp;

@@ -48,3 +48,4 @@ mod starvation;
 mod transactional;
 mod transactional_bounds;
 mod transactional_kills;
+mod transcript_journals;

@@ -5,11 +5,11 @@
 
 use leasehold::{
     agent::model::{
-        Message, Model as _, ModelError, ModelErrorClass, ModelRequest, OfferedTool, Reply,
+        Message, Model as _, ModelError, ModelErrorClass, ModelRequest, OfferedTool, Reply, TranscriptCall,
         provider::{ProviderConfig, ProviderModel, needs_base_url, providers},
     },
     limits,
-    run::RunId,
+    run::{CallId, RunId},
 };
 use leasehold_testkit::recorded::{Recorded, Why, Wire, answer, http};
 use serde_json::{Value, json};
@@ -29,13 +29,17 @@ fn request() -> ModelRequest {
 }
 
 async fn ask(wire: Wire, stream: bool, bytes: Vec<u8>) -> Result<Reply, ModelError> {
+    ask_of(wire.provider(), wire, stream, bytes).await
+}
+
+async fn ask_of(provider: &str, wire: Wire, stream: bool, bytes: Vec<u8>) -> Result<Reply, ModelError> {
     let server = Recorded::play([bytes]).await;
     let config = ProviderConfig {
         base_url: Some(format!("{}{}", server.url(), wire.path())),
         api_key: Some("sk-key".into()),
         timeout: Duration::from_secs(10),
         stream,
-        ..ProviderConfig::new("default", wire.provider(), "some-model")
+        ..ProviderConfig::new("default", provider, "some-model")
     };
     let answer = ProviderModel::new(config).unwrap().reply(request()).await;
     assert_eq!(server.requests().len(), 1, "{wire:?}: one request and no retry");
@@ -71,8 +75,9 @@ async fn a_whole_turn_is_a_reply_in_each_family_with_what_was_cached_and_thought
             let asked = two().map(|(_, arguments)| ("ledger.append", arguments));
             assert_eq!(called, asked, "{wire:?}, stream {stream}");
             let usage = reply.usage;
-            let counted = (usage.input_tokens, usage.cached_tokens, usage.output_tokens);
-            assert_eq!(counted, (30, 10, 9), "{wire:?}, stream {stream}");
+            let counted = (usage.input_tokens, usage.cached_tokens, usage.output_tokens, usage.reasoning_tokens);
+            let thought = if wire == Wire::Ollama { 0 } else { 4 };
+            assert_eq!(counted, (30, 10, 9, thought), "{wire:?}, stream {stream}");
         }
     }
 }
@@ -193,12 +198,83 @@ async fn a_status_is_its_class_in_each_family() {
 }
 
 #[tokio::test]
-async fn thoughts_that_a_server_counts_on_top_of_the_reply_are_received_too() {
-    let usage = json!({ "prompt_tokens": 12, "completion_tokens": 35, "total_tokens": 239,
-        "completion_tokens_details": { "reasoning_tokens": 192 }, "prompt_cache_hit_tokens": 8 });
-    let body = json!({ "choices": [{ "message": { "content": "ok" }, "finish_reason": "stop" }], "usage": usage });
-    let usage = ask(Wire::OpenAi, false, answer("200 OK", &body)).await.unwrap().usage;
-    assert_eq!((usage.input_tokens, usage.output_tokens, usage.cached_tokens), (12, 227, 8));
+async fn thoughts_are_part_of_what_was_received_whether_a_server_counts_them_there_or_on_top() {
+    let usage = |output: u64, thought: u64, total: Value| {
+        json!({ "prompt_tokens": 12, "completion_tokens": output, "total_tokens": total,
+            "completion_tokens_details": { "reasoning_tokens": thought }, "prompt_cache_hit_tokens": 8 })
+    };
+    for provider in ["openai", "openrouter", "deepseek", "xai", "azure"] {
+        for (usage, output, thought) in [
+            (usage(227, 192, json!(239)), 227, 192),
+            // xAI counts them apart: its total says so, or there are more of them than of all.
+            (usage(150, 50, json!(212)), 200, 50),
+            (usage(35, 192, json!(239)), 227, 192),
+            (usage(35, 192, Value::Null), 227, 192),
+            (usage(35, 0, json!(47)), 35, 0),
+        ] {
+            let message = json!({ "message": { "content": "ok" }, "finish_reason": "stop" });
+            let whole = answer("200 OK", &json!({ "choices": [message], "usage": usage }));
+            let mut frames = Wire::OpenAi.frames("ok", &[], Some(Why::Done));
+            let at = frames.len() - 2;
+            frames[at] = Wire::OpenAi.frame(&json!({ "choices": [], "usage": usage }));
+            for (stream, bytes) in [(false, whole), (true, Wire::OpenAi.stream(&frames))] {
+                let counted = ask_of(provider, Wire::OpenAi, stream, bytes).await.unwrap().usage;
+                let counted = (counted.input_tokens, counted.cached_tokens, counted.output_tokens, counted.reasoning_tokens);
+                assert_eq!(counted, (12, 8, output, thought), "{provider} {stream} {usage}");
+            }
+        }
+    }
+    // Gemini counts them apart, also where there is nothing else.
+    let tokens = json!({ "promptTokenCount": 3, "thoughtsTokenCount": 4, "totalTokenCount": 7 });
+    let end = json!({ "candidates": [{ "content": { "parts": [] }, "finishReason": "STOP" }], "usageMetadata": tokens });
+    for (stream, bytes) in [(false, answer("200 OK", &end)), (true, Wire::Gemini.stream(&[Wire::Gemini.frame(&end)]))] {
+        let counted = ask(Wire::Gemini, stream, bytes).await.unwrap().usage;
+        assert_eq!((counted.output_tokens, counted.reasoning_tokens), (4, 4), "{stream}");
+    }
+}
+
+#[tokio::test]
+async fn thoughts_of_a_turn_with_calls_go_back_to_the_server_that_refuses_what_follows_without_them() {
+    let call = json!({ "index": 0, "id": "x", "function": { "name": "ledger__append", "arguments": "{}" } });
+    let delta = |delta: Value| json!({ "choices": [{ "delta": delta }] });
+    let end = json!({ "choices": [{ "delta": {}, "finish_reason": "tool_calls" }] });
+    let pieces =
+        [json!({ "reasoning_content": "Let " }), json!({ "reasoning_content": "me." }), json!({ "tool_calls": [call] })];
+    let mut frames: Vec<String> = pieces.map(delta).iter().chain([&end]).map(|frame| Wire::OpenAi.frame(frame)).collect();
+    frames.push("data: [DONE]\n\n".into());
+    let whole = |thought: &str| {
+        let message = json!({ "content": "", "reasoning_content": thought, "tool_calls": [call] });
+        answer("200 OK", &json!({ "choices": [{ "message": message, "finish_reason": "tool_calls" }] }))
+    };
+    let played =
+        [(true, Wire::OpenAi.stream(&frames), "Let me."), (false, whole("Let me."), "Let me."), (false, whole(""), "")];
+    for (stream, bytes, thought) in played {
+        let server = Recorded::play([bytes.clone(), bytes]).await;
+        let of = |provider: &str, stream| ProviderConfig {
+            base_url: Some(format!("{}/v1/", server.url())),
+            api_key: Some("sk-key".into()),
+            stream,
+            ..ProviderConfig::new("default", provider, "some-model")
+        };
+        let reply = ProviderModel::new(of("deepseek", stream)).unwrap().reply(request()).await.unwrap();
+        let id = CallId::of(1, 0);
+        let call = TranscriptCall { id: id.clone(), tool: "ledger.append".into(), arguments: serde_json::Map::new() };
+        let then = |opaque| {
+            let result = Message::ToolResult { call_id: id.clone(), text: "ok".into(), is_error: false };
+            let asked = Message::Assistant { text: String::new(), calls: vec![call.clone()], opaque };
+            ModelRequest { messages: vec![Message::User("go".into()), asked, result], ..request() }
+        };
+        for (provider, opaque, expected) in [
+            ("deepseek", reply.opaque.clone(), json!(thought)),
+            // Another model asked for the call: the field is wanted all the same, and by nobody else.
+            ("deepseek", None, json!("")),
+            ("groq", reply.opaque.clone(), Value::Null),
+        ] {
+            ProviderModel::new(of(provider, stream)).unwrap().reply(then(opaque)).await.unwrap();
+            let (_, body) = server.requests().pop().unwrap();
+            assert_eq!(body["messages"][2]["reasoning_content"], expected, "{provider}: {body}");
+        }
+    }
 }
 
 #[tokio::test]

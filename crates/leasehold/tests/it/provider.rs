@@ -228,12 +228,12 @@ async fn the_transcript_goes_out_with_our_call_ids_and_one_result_each() {
     let sent = server.requests().remove(0).1;
     let messages = sent["messages"].as_array().unwrap();
     assert_eq!(messages.len(), 6, "{messages:#?}");
-    assert_eq!(messages[2]["tool_calls"][0]["id"], "t1c0");
+    assert_eq!(messages[2]["tool_calls"][0]["id"], "c00010000");
     assert_eq!(messages[2]["tool_calls"][0]["function"], json!({ "name": "ledger__append", "arguments": "{\"n\":1}" }));
     let wire = messages[2]["tool_calls"][1]["function"]["name"].as_str().unwrap();
     assert!(wire.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-'), "{wire}");
-    assert_eq!((&messages[3]["tool_call_id"], &messages[3]["content"]), (&json!("t1c0"), &json!("one")));
-    assert_eq!((&messages[4]["tool_call_id"], &messages[4]["content"]), (&json!("t1c1"), &json!("two")));
+    assert_eq!((&messages[3]["tool_call_id"], &messages[3]["content"]), (&json!("c00010000"), &json!("one")));
+    assert_eq!((&messages[4]["tool_call_id"], &messages[4]["content"]), (&json!("c00010001"), &json!("two")));
 }
 
 #[tokio::test]
@@ -563,7 +563,7 @@ mod anthropic {
         let sent = server.requests().remove(1).1;
         let content = &sent["messages"][1]["content"];
         assert_eq!(content[0], json!({ "type": "thinking", "thinking": "Hm.", "signature": "c2ln" }), "{sent:#}");
-        assert_eq!(content[1]["id"], "t1c0");
+        assert_eq!(content[1]["id"], "c00010000");
         let other = Server::answering(json_answer(&body(json!({ "content": "ok" }), "stop"))).await;
         let model = ProviderModel::new(whole_config(&other.url)).unwrap();
         model.reply(ModelRequest { messages, ..request() }).await.unwrap();

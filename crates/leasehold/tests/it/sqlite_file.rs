@@ -102,11 +102,22 @@ fn a_file_of_a_newer_version_is_refused() {
     let file = File::new();
     file.open();
     let newer =
-        "INSERT INTO refinery_schema_history SELECT 10, 'later', applied_on, checksum FROM refinery_schema_history LIMIT 1";
+        "INSERT INTO refinery_schema_history SELECT 4711, 'later', applied_on, checksum FROM refinery_schema_history LIMIT 1";
     file.raw().execute_batch(newer).unwrap();
     let error = open(&file.path()).unwrap_err();
-    assert!(matches!(error, OpenError::NewerSchema { found: 10, known: 9, .. }), "{error:?}");
+    assert!(matches!(error, OpenError::NewerSchema { found: 4711, .. }), "{error:?}");
     assert!(error.to_string().contains("use a newer leasehold"));
+}
+
+#[tokio::test]
+async fn a_row_from_before_thoughts_were_counted_reads_as_none() {
+    let file = File::new();
+    let row = running("a");
+    file.open().insert(insert(row.clone())).await.unwrap();
+    let before = "ALTER TABLE runs DROP COLUMN reasoning_tokens; DELETE FROM refinery_schema_history WHERE name = 'reasoning'";
+    file.raw().execute_batch(before).unwrap();
+    let read = file.open().load(row.id).await.unwrap().unwrap();
+    assert_eq!(read.usage, row.usage);
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@
 //! told so; the reply names the model that gave it, and is priced as that model's. Which failures go on to the next is
 //! [`ModelErrorClass::falls_back`]. Never repeats a request to the same model.
 
-use super::{Model, ModelError, ModelErrorClass, ModelRequest, Piece, Reply, window};
+use super::{Model, ModelError, ModelErrorClass, ModelRequest, Piece, Reply};
 use crate::agent::registry::{AgentSpec, Price};
 
 /// A reply and who gave it.
@@ -25,7 +25,7 @@ pub(crate) async fn ask(agent: &AgentSpec, request: &ModelRequest) -> Result<Ans
     models.extend(agent.fallbacks.iter().map(|other| (&*other.model as &dyn Model, other.price, other.window)));
     let mut failed = Vec::new();
     for (at, (model, price, window)) in models.iter().enumerate() {
-        let replied = match window::within(request, *window) {
+        let replied = match request.within(*window) {
             Ok(fitted) => model.reply(fitted.into_owned()).await,
             Err(error) => Err(error),
         };

@@ -10,7 +10,7 @@ pub mod wire_name;
 use crate::run::{CallId, RunId, Usage};
 use async_trait::async_trait;
 use serde_json::{Map, Value};
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 /// What a model sees of a tool.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,6 +80,14 @@ pub struct ModelRequest {
 }
 
 impl ModelRequest {
+    /// The same within a window of so many tokens: where it would not fit, old tool results become excerpts that name their call.
+    ///
+    /// # Errors
+    /// It does not fit, whatever is shortened.
+    pub fn within(&self, window: Option<u64>) -> Result<Cow<'_, Self>, ModelError> {
+        window::within(self, window)
+    }
+
     /// Tells whoever watches.
     pub(crate) fn tell(&self, piece: Piece) {
         if let Some(watcher) = &self.on_text {

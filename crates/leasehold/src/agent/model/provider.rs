@@ -244,8 +244,12 @@ impl ProviderModel {
     async fn ask(&self, request: ModelRequest) -> Result<Reply, ModelError> {
         let names = WireNames::new(request.tools.iter().map(|tool| tool.name.as_str()))
             .map_err(|collision: WireCollision| self.faults.of(ModelErrorClass::Client, collision))?;
-        let chat = transcript::chat(&request, &names, self.target.adapter_kind.as_lower_str());
-        let turn = if self.stream { self.streamed(chat, &request).await? } else { self.whole(chat).await? };
+        let chat = transcript::chat(&request, &names, self.target.adapter_kind.as_lower_str(), self.protocol);
+        let mut turn = if self.stream { self.streamed(chat, &request).await? } else { self.whole(chat).await? };
+        let keeps_thoughts = matches!(self.target.adapter_kind, AdapterKind::OpenAI | AdapterKind::DeepSeek);
+        if let Some(text) = turn.reasoning.take().filter(|_| keeps_thoughts) {
+            turn.thoughts = Some(Thoughts::of_text(self.target.adapter_kind.as_lower_str(), text));
+        }
         self.checked(turn, &names)
     }
 
@@ -318,6 +322,9 @@ impl ProviderModel {
         }
         if turn.usage.is_none() {
             turn.usage = end.captured_usage.map(usage);
+        }
+        if let Some(usage) = turn.usage.as_mut().filter(|usage| usage.reasoning_tokens == 0) {
+            usage.reasoning_tokens = turn.thought_tokens.min(usage.output_tokens);
         }
         if self.protocol != Protocol::OpenAi {
             let parts = end.captured_content.map(|content| content.into_parts()).unwrap_or_default();
@@ -448,10 +455,13 @@ fn requested(call: &ToolCall) -> RequestedCall {
 
 fn usage(usage: genai::chat::Usage) -> Usage {
     let count = |tokens: Option<i32>| tokens.and_then(|tokens| u64::try_from(tokens).ok()).unwrap_or(0);
+    let reasoning_tokens = count(usage.completion_tokens_details.and_then(|details| details.reasoning_tokens));
     Usage {
         input_tokens: count(usage.prompt_tokens),
-        output_tokens: count(usage.completion_tokens),
+        // The library adds Gemini's thoughts to what was received, but for a reply of thoughts alone.
+        output_tokens: count(usage.completion_tokens).max(reasoning_tokens),
         cached_tokens: count(usage.prompt_tokens_details.and_then(|details| details.cached_tokens)),
+        reasoning_tokens,
         ..Usage::default()
     }
 }

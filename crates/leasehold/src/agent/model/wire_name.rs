@@ -2,8 +2,8 @@
 //! `[A-Za-z0-9_-]{1,64}`. The mapping is a pure function of the name, so that a transcript reads the same in every request,
 //! and it can be undone: by decoding where the name fits, through the table of offered tools where it had to be shortened.
 //!
-//! `.` becomes `__`; a character outside the alphabet becomes `_-<hex>-`; an underscore stays unless what follows would make
-//! it look like one of these. A name that does not fit ends in `_-h` and a hash, which no encoded name contains.
+//! `.` becomes `__`; a character outside the alphabet becomes `_-<hex>-`, and so does a first one that is no letter, as Gemini
+//! insists; an underscore stays unless what follows would make it look like one of these. A name that does not fit ends in `_-h` and a hash, which no encoded name contains.
 
 use crate::limits::WIRE_NAME_BYTES_MAX;
 use sha2::{Digest as _, Sha256};
@@ -34,7 +34,8 @@ fn encode(name: &str) -> String {
     while let Some(c) = chars.next() {
         match c {
             '.' => wire.push_str("__"),
-            'a'..='z' | 'A'..='Z' | '0'..='9' | '-' => wire.push(c),
+            'a'..='z' | 'A'..='Z' => wire.push(c),
+            '0'..='9' | '-' if !wire.is_empty() => wire.push(c),
             '_' if chars.peek().is_none_or(char::is_ascii_alphanumeric) => wire.push('_'),
             _ => {
                 let _ = write!(wire, "_-{:x}-", u32::from(c));
@@ -118,13 +119,15 @@ mod tests {
     use proptest::prelude::*;
 
     fn is_wire(name: &str) -> bool {
-        (1..=64).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+        let begins = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+        begins && (1..=64).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
     }
 
     #[test]
     fn a_plain_name_stays_readable() {
         assert_eq!(to_wire("ledger.append"), "ledger__append");
         assert_eq!(to_wire("site.update_page_metadata"), "site__update_page_metadata");
+        assert_eq!(to_wire("3d.render"), "_-33-d__render");
         assert_eq!(decode("site__update_page_metadata").as_deref(), Some("site.update_page_metadata"));
     }
 
@@ -132,7 +135,8 @@ mod tests {
     fn dots_spaces_umlauts_and_long_names_map_and_come_back() {
         let long = format!("files.{}", "x".repeat(74));
         let cut_at_a_dot = "a_a_-üa.a.__a_a-üü__ü___";
-        let names = [cut_at_a_dot, "a.b", "a..b", "a._b", "a_.b", "a._-b", "büro.lösch mich", "a.b c", long.as_str()];
+        let names =
+            [cut_at_a_dot, "a.b", "a..b", "a._b", "a_.b", "a._-b", "büro.lösch mich", "a.b c", "3d.x", "-.-", long.as_str()];
         let table = WireNames::new(names).unwrap();
         for name in names {
             assert!(is_wire(&to_wire(name)), "{name}: {}", to_wire(name));

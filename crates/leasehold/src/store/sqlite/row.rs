@@ -70,6 +70,7 @@ impl RowParams {
         params.set(":input_tokens", total(row.usage.input_tokens));
         params.set(":output_tokens", total(row.usage.output_tokens));
         params.set(":cached_tokens", total(row.usage.cached_tokens));
+        params.set(":reasoning_tokens", total(row.usage.reasoning_tokens));
         params.set(":cost_nano_usd", total(row.usage.cost_nano_usd));
         params.set(":duplicates", row.duplicates);
         params.set(":contradictions", row.contradictions);
@@ -172,6 +173,7 @@ pub(super) fn snapshot(row: &Row<'_>) -> Result<Snapshot, Damaged> {
             input_tokens: count(row, "input_tokens")?,
             output_tokens: count(row, "output_tokens")?,
             cached_tokens: count(row, "cached_tokens")?,
+            reasoning_tokens: count(row, "reasoning_tokens")?,
             cost_nano_usd: count(row, "cost_nano_usd")?,
         },
         duplicates: plain(row, "duplicates")?,
@@ -219,6 +221,7 @@ pub(super) fn rest(row: &Row<'_>) -> Option<Snapshot> {
             input_tokens: count(row, "input_tokens").unwrap_or(0),
             output_tokens: count(row, "output_tokens").unwrap_or(0),
             cached_tokens: count(row, "cached_tokens").unwrap_or(0),
+            reasoning_tokens: count(row, "reasoning_tokens").unwrap_or(0),
             cost_nano_usd: count(row, "cost_nano_usd").unwrap_or(0),
         },
         duplicates: plain(row, "duplicates").unwrap_or(0),

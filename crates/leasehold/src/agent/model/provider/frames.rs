@@ -34,6 +34,10 @@ pub(super) struct Turn {
     pub(super) usage: Option<Usage>,
     pub(super) refusal: Option<String>,
     pub(super) thoughts: Option<Thoughts>,
+    /// What it thought, where the OpenAI protocol tells that.
+    pub(super) reasoning: Option<String>,
+    /// Tokens it thought with, where the library does not say.
+    pub(super) thought_tokens: u64,
     /// How many calls the raw stream started, where that is known apart from the calls.
     pub(super) started_calls: Option<usize>,
 }
@@ -52,7 +56,9 @@ pub(super) struct Frames {
     slots: Vec<Slot>,
     stop: Option<String>,
     refusal: String,
+    reasoning: Option<String>,
     usage: Option<Usage>,
+    thought_tokens: u64,
     failed: Option<&'static str>,
     error: Option<Value>,
     blocks_started: usize,
@@ -144,6 +150,9 @@ impl Frames {
         if let Some(refusal) = choice.pointer("/delta/refusal").and_then(Value::as_str) {
             self.refusal.push_str(refusal);
         }
+        if let Some(thought) = choice.pointer("/delta/reasoning_content").and_then(Value::as_str) {
+            self.reasoning.get_or_insert_default().push_str(thought);
+        }
         for delta in choice.pointer("/delta/tool_calls").and_then(Value::as_array).into_iter().flatten() {
             self.push_call(delta);
         }
@@ -208,6 +217,9 @@ impl Frames {
 
     fn push_anthropic(&mut self, frame: &Value) {
         let index = frame.get("index").and_then(Value::as_i64);
+        if let Some(tokens) = frame.pointer("/usage/output_tokens_details/thinking_tokens").and_then(Value::as_u64) {
+            self.thought_tokens = tokens;
+        }
         match frame.get("type").and_then(Value::as_str) {
             Some("content_block_start") => {
                 if self.open_block.is_some() {
@@ -244,6 +256,7 @@ impl Frames {
                     .collect();
                 turn.stop = self.stop.map(StopReason::from);
                 turn.usage = self.usage;
+                turn.reasoning = self.reasoning;
                 turn.refusal = Some(self.refusal).filter(|refusal| !refusal.is_empty());
                 if !self.has_choice {
                     return Err((ModelErrorClass::Server, EMPTY));
@@ -254,6 +267,7 @@ impl Frames {
                     return Err((ModelErrorClass::Truncated, "the stream ended in the middle of a content block"));
                 }
                 turn.started_calls = Some(self.blocks_started);
+                turn.thought_tokens = self.thought_tokens;
             }
             Protocol::Gemini | Protocol::Ollama => {}
         }
@@ -283,6 +297,7 @@ impl Turn {
         }
         frames.stop = choice.get("finish_reason").and_then(Value::as_str).map(str::to_owned);
         frames.refusal = text("/message/refusal");
+        frames.reasoning = choice.pointer("/message/reasoning_content").and_then(Value::as_str).map(str::to_owned);
         frames.usage = openai_usage(body);
         frames.has_choice = true;
         let parts = choice.pointer("/message/content").and_then(Value::as_array);
@@ -307,13 +322,15 @@ fn openai_usage(frame: &Value) -> Option<Usage> {
         return None;
     }
     let (input, output) = (input.unwrap_or(0), output.unwrap_or(0));
-    // Tokens of reasoning are among those received, but for servers whose total says that they come on top.
-    let with_reasoning = count("/completion_tokens_details/reasoning_tokens").and_then(|tokens| output.checked_add(tokens));
-    let on_top =
-        with_reasoning.filter(|more| count("/total_tokens").is_some_and(|total| input.checked_add(*more) == Some(total)));
+    // Tokens of reasoning are among those received, but for servers whose total says that they come on top, or that count more of them.
+    let reasoning = count("/completion_tokens_details/reasoning_tokens").unwrap_or(0);
+    let with_reasoning = output.saturating_add(reasoning);
+    let is_on_top =
+        reasoning > output || count("/total_tokens").is_some_and(|total| input.saturating_add(with_reasoning) == total);
     Some(Usage {
         input_tokens: input,
-        output_tokens: on_top.unwrap_or(output),
+        output_tokens: if is_on_top { with_reasoning } else { output },
+        reasoning_tokens: reasoning,
         cached_tokens: count("/prompt_tokens_details/cached_tokens").or_else(|| count("/prompt_cache_hit_tokens")).unwrap_or(0),
         ..Usage::default()
     })

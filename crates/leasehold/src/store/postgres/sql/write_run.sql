@@ -11,7 +11,7 @@ WITH locked AS MATERIALIZED (
         fence_attempt = :fence_attempt, fence_repeat = :fence_repeat, fence_verifiable = :fence_verifiable,
         fence_stamped_at_ms = :fence_stamped_at_ms, fence_in_flight_until_ms = :fence_in_flight_until_ms, turn = :turn,
         wait_deadline_ms = :wait_deadline_ms, has_request = :has_request, second_approver = :second_approver,
-        rounds = :rounds, input_tokens = :input_tokens, output_tokens = :output_tokens, cached_tokens = :cached_tokens,
+        rounds = :rounds, input_tokens = :input_tokens, output_tokens = :output_tokens, cached_tokens = :cached_tokens, reasoning_tokens = :reasoning_tokens,
         cost_nano_usd = :cost_nano_usd, duplicates = :duplicates, contradictions = :contradictions, attribution = :attribution, chain_salt = :chain_salt, chain_head = :chain_head, created_at_ms = :created_at_ms,
         started_at_ms = :started_at_ms, finished_at_ms = :finished_at_ms, since_ms = :since_ms,
         lease_id = CASE WHEN :keep_lease THEN lease_id ELSE :lease_id END,

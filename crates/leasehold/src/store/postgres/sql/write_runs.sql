@@ -10,7 +10,7 @@ WITH wanted AS (
         :fence_repeat::boolean[], :fence_verifiable::boolean[], :fence_stamped_at_ms::bigint[],
         :fence_in_flight_until_ms::bigint[], :turn::text[], :wait_deadline_ms::bigint[], :has_request::boolean[],
         :second_approver::boolean[], :rounds::bigint[], :input_tokens::bigint[], :output_tokens::bigint[],
-        :cached_tokens::bigint[], :cost_nano_usd::bigint[], :duplicates::bigint[], :contradictions::bigint[], :attribution::text[], :chain_salt::bytea[], :chain_head::bytea[], :created_at_ms::bigint[],
+        :cached_tokens::bigint[], :reasoning_tokens::bigint[], :cost_nano_usd::bigint[], :duplicates::bigint[], :contradictions::bigint[], :attribution::text[], :chain_salt::bytea[], :chain_head::bytea[], :created_at_ms::bigint[],
         :started_at_ms::bigint[], :finished_at_ms::bigint[], :since_ms::bigint[], :ttl_ns::bigint[],
         :keep_lease::boolean[], :guard_epoch::bigint[], :guard_lease_id::uuid[], :guard_sequence::bigint[],
         :seen_clock::text[], :seen_ns::bigint[], :watched_ns::bigint[]
@@ -19,7 +19,7 @@ WITH wanted AS (
         cancel_requested, recovery, recovery_explicit, requeues, priority, due_at_ms, fence_call, fence_tool,
         fence_effect, fence_key, fence_epoch, fence_lease_id, fence_attempt, fence_repeat, fence_verifiable,
         fence_stamped_at_ms, fence_in_flight_until_ms, turn, wait_deadline_ms, has_request, second_approver, rounds,
-        input_tokens, output_tokens, cached_tokens, cost_nano_usd, duplicates, contradictions, attribution, chain_salt, chain_head, created_at_ms, started_at_ms,
+        input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost_nano_usd, duplicates, contradictions, attribution, chain_salt, chain_head, created_at_ms, started_at_ms,
         finished_at_ms, since_ms, ttl_ns, keep_lease, guard_epoch, guard_lease_id, guard_sequence, seen_clock, seen_ns,
         watched_ns
     )
@@ -36,7 +36,7 @@ WITH wanted AS (
         fence_stamped_at_ms = w.fence_stamped_at_ms, fence_in_flight_until_ms = w.fence_in_flight_until_ms,
         turn = w.turn, wait_deadline_ms = w.wait_deadline_ms, has_request = w.has_request,
         second_approver = w.second_approver, rounds = w.rounds, input_tokens = w.input_tokens,
-        output_tokens = w.output_tokens, cached_tokens = w.cached_tokens, cost_nano_usd = w.cost_nano_usd,
+        output_tokens = w.output_tokens, cached_tokens = w.cached_tokens, reasoning_tokens = w.reasoning_tokens, cost_nano_usd = w.cost_nano_usd,
         duplicates = w.duplicates, contradictions = w.contradictions, attribution = w.attribution, chain_salt = w.chain_salt, chain_head = w.chain_head, created_at_ms = w.created_at_ms, started_at_ms = w.started_at_ms,
         finished_at_ms = w.finished_at_ms, since_ms = w.since_ms,
         lease_id = CASE WHEN w.keep_lease THEN r.lease_id ELSE w.lease_id END,

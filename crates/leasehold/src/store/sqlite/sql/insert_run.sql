@@ -3,14 +3,14 @@ INSERT INTO runs (
     lease_expires_ns, next_segment, cancel_requested, recovery, recovery_explicit, requeues, priority, due_at_ms,
     fence_call, fence_tool, fence_effect, fence_key, fence_epoch, fence_lease_id, fence_attempt, fence_repeat,
     fence_verifiable, fence_stamped_at_ms, fence_in_flight_until_ms, turn, wait_deadline_ms, has_request,
-    second_approver, rounds, input_tokens, output_tokens, cached_tokens, cost_nano_usd, duplicates, contradictions, attribution, chain_salt, chain_head, created_at_ms,
+    second_approver, rounds, input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost_nano_usd, duplicates, contradictions, attribution, chain_salt, chain_head, created_at_ms,
     started_at_ms, finished_at_ms, since_ms, request_scope, request_key, request_hash
 ) VALUES (
     :id, :agent, :owner, :initiator, :team, :mode, :state, :reason, :epoch, :sequence, :lease_id, :holder, :lease_clock,
     :lease_expires_ns, :next_segment, :cancel_requested, :recovery, :recovery_explicit, :requeues, :priority,
     :due_at_ms, :fence_call, :fence_tool, :fence_effect, :fence_key, :fence_epoch, :fence_lease_id, :fence_attempt,
     :fence_repeat, :fence_verifiable, :fence_stamped_at_ms, :fence_in_flight_until_ms, :turn, :wait_deadline_ms,
-    :has_request, :second_approver, :rounds, :input_tokens, :output_tokens, :cached_tokens, :cost_nano_usd,
+    :has_request, :second_approver, :rounds, :input_tokens, :output_tokens, :cached_tokens, :reasoning_tokens, :cost_nano_usd,
     :duplicates, :contradictions, :attribution, :chain_salt, :chain_head, :created_at_ms, :started_at_ms, :finished_at_ms, :since_ms, :request_scope, :request_key,
     :request_hash
 )
