@@ -140,5 +140,9 @@ pub const FILE_LISTED_MAX: usize = 1_000;
 pub const FILE_FOUND_MAX: usize = 200;
 /// Files and directories that `files.search` looks at.
 pub const FILE_SEARCHED_MAX: usize = 20_000;
+/// Bytes of a URL that `fetch.get` goes to, or is redirected to; longer: refused.
+pub const FETCH_URL_BYTES_MAX: usize = 8 * 1024;
+/// Redirects that one `fetch.get` follows; more: an error result.
+pub const FETCH_REDIRECTS_MAX: usize = 5;
 /// Bytes of an old tool result that are kept where a conversation would not fit its model's window.
 pub const WINDOW_EXCERPT_BYTES: usize = 400;

@@ -17,6 +17,7 @@ use leasehold::agent::{
     registry::{AgentSpec, Fallback, Registry, RegistryError},
     tool::{
         Approval, Tool,
+        fetch::Fetch,
         files::Files,
         http::HttpTool,
         site::{Site, SiteApprovals},
@@ -109,6 +110,11 @@ pub(crate) fn executable_with(config: &Config, to: Use, mcp: Offers, before: &mu
             }
             Err(error) => registry.withhold("files.*", format!("the directory of [tool.files]: {error}")),
         }
+    }
+    if let Some(configured) = &config.fetch {
+        let wrong = |what: String| ConfigError::new(configured.origin.to_string(), what);
+        let tool = Fetch::tool(&configured.config).map_err(|e| wrong(e.to_string()))?;
+        registry.add_tool(tool).map_err(|e| wrong(e.to_string()))?;
     }
     registry.set_policy(config.policy.clone());
     for tool in mcp.into_values().flat_map(|offer| register(offer, &mut registry)) {

@@ -22,6 +22,7 @@ mod decisions;
 mod docs;
 mod drill;
 mod far_side;
+mod fetch;
 mod hours;
 mod kill;
 mod kill_postgres;
