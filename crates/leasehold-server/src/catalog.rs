@@ -73,7 +73,7 @@ pub(crate) fn agents(
 
 /// The bundled source that a tool is of, by its name, where it is configured; none: another.
 fn bundled(config: &Config, name: &str) -> Option<&'static str> {
-    let all = [("fetch", config.fetch.is_some()), ("files", config.files.is_some())];
+    let all = [("fetch", config.fetch.is_some()), ("files", config.files.is_some()), ("sql", !config.sql.is_empty())];
     let source = name.split_once('.')?.0;
     all.into_iter().find(|(bundled, is_there)| *is_there && *bundled == source).map(|(bundled, _)| bundled)
 }

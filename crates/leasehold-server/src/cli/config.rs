@@ -147,6 +147,7 @@ fn sections(config: &Config) -> Vec<Section> {
     sections.extend(policy(config));
     sections.extend(config.files.iter().map(files));
     sections.extend(config.fetch.iter().map(fetch));
+    sections.extend(config.sql.iter().map(sql));
     sections.extend(config.http.iter().map(http_tool));
     sections.extend(config.mcp.iter().map(mcp_server));
     sections
@@ -327,6 +328,24 @@ fn fetch(fetch: &crate::config::Fetch) -> Section {
         line("max_response", format!("{bytes}B"), default_or_origin(config.max_response.is_some())),
     ];
     Section { name: "tool.fetch", many: false, lines }
+}
+
+fn sql(sql: &crate::config::Sql) -> Section {
+    let (config, place) = (&sql.config, &sql.place);
+    let default_or_place = |given: bool| if given { place.clone() } else { Origin::Default.to_string() };
+    let mut lines = vec![line("name", config.name.clone(), place)];
+    match &config.url_env {
+        Some(variable) => lines.push(line("url_env", variable.clone(), format!("{place}; {}", is_set(variable)))),
+        None => lines.push(line("url", config.endpoint(), place)),
+    }
+    lines.extend(config.description.iter().map(|text| line("description", text.clone(), place)));
+    lines.extend(config.tables.iter().map(|tables| line("tables", tables.clone(), place)));
+    let (timeout, rows, bytes) = config.in_effect();
+    lines.push(line("timeout", period_text(timeout), default_or_place(config.timeout.is_some())));
+    lines.push(line("max_rows", rows, default_or_place(config.max_rows.is_some())));
+    lines.push(line("max_bytes", format!("{bytes}B"), default_or_place(config.max_bytes.is_some())));
+    lines.push(line("allow_store", config.allow_store, default_or_place(config.allow_store)));
+    Section { name: "tool.sql", many: true, lines }
 }
 
 fn http_tool(configured: &crate::config::Http) -> Section {

@@ -74,11 +74,12 @@ impl Checker<'_> {
         let http = self.http(file)?;
         let files = file.tool.files.as_ref().map(|at| files::files(at.get_ref(), &self.base(), self.place(at)));
         let files = files.transpose().map_err(|wrong| self.names_nothing(wrong))?;
-        let fetch = self.fetch(file)?;
+        let (fetch, sql) = (self.fetch(file)?, self.sql(file)?);
         let place = |http: &Http| http.places.get("name").unwrap_or(&http.place).clone();
         let sources = http.iter().filter_map(|http| Some((http.tool.name.split_once('.')?.0, place(http))));
         let bundled = files.iter().map(|files| ("files", files.origin.to_string()));
         let bundled = bundled.chain(fetch.iter().map(|fetch| ("fetch", fetch.origin.to_string())));
+        let bundled = bundled.chain(sql.iter().map(|sql| ("sql", sql.place.clone())));
         let mcp = mcp::servers(file, &self.base(), &sources.chain(bundled).collect(), &|server, key| match key {
             Some(key) => self.key_place(server, key),
             None => self.place(server),
@@ -87,6 +88,7 @@ impl Checker<'_> {
         let mut known = known_tools(&http, &mcp);
         known.extend(file.tool.files.iter().flat_map(|files| files::tools(files.get_ref())));
         known.extend(fetch.iter().map(|_| bundled::FETCH_TOOL.to_owned()));
+        known.extend(sql.iter().map(|sql| format!("sql.{}", sql.config.name)));
         let policy = policy::policy(&file.policy, &known).map_err(|wrong| self.names_nothing(wrong))?;
         let mut agents = self.agents(file, &models, &known)?;
         if let ([], [first, _, ..]) = (agents.as_slice(), file.model.as_slice())
@@ -149,6 +151,7 @@ impl Checker<'_> {
             policy,
             files,
             fetch,
+            sql,
             site,
         })
     }

@@ -20,7 +20,7 @@ mod tests;
 
 pub(crate) use diagnostic::{ConfigError, Stamp};
 pub(crate) use effective::{
-    Agent, Config, Fetch, Files, Http, KeyringAt, Mcp, Model, ModelKind, Origin, Site, StoreAt, Webhook,
+    Agent, Config, Fetch, Files, Http, KeyringAt, Mcp, Model, ModelKind, Origin, Site, Sql, StoreAt, Webhook,
 };
 
 pub(crate) use mcp::may_name;

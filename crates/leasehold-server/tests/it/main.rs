@@ -47,6 +47,7 @@ mod remote;
 mod restarts;
 mod seal;
 mod silent_store;
+mod sql;
 mod support;
 mod surface;
 mod time;

@@ -10,6 +10,7 @@ mod last_check;
 pub mod mcp;
 pub mod rust;
 pub mod site;
+pub mod sql;
 pub mod transactional;
 
 pub use self::{
