@@ -71,6 +71,13 @@ pub(crate) fn agents(
     lines.collect()
 }
 
+/// The bundled source that a tool is of, by its name, where it is configured; none: another.
+fn bundled(config: &Config, name: &str) -> Option<&'static str> {
+    let all = [("fetch", config.fetch.is_some()), ("files", config.files.is_some()), ("sql", !config.sql.is_empty())];
+    let source = name.split_once('.')?.0;
+    all.into_iter().find(|(bundled, is_there)| *is_there && *bundled == source).map(|(bundled, _)| bundled)
+}
+
 /// The tools, by name, with what this process has of each.
 pub(crate) fn tools(config: &Config, registry: &Registry, missing: &BTreeMap<String, String>) -> Vec<ToolLine> {
     let offered_to = |name: &str| -> Vec<String> {
@@ -106,7 +113,7 @@ pub(crate) fn tools(config: &Config, registry: &Registry, missing: &BTreeMap<Str
     });
     let absent = missing.iter().map(|(name, why)| ToolLine {
         name: name.clone(),
-        source: Some("http".into()),
+        source: Some(bundled(config, name).unwrap_or("http").into()),
         endpoint: None,
         description: None,
         effect: None,
@@ -118,7 +125,7 @@ pub(crate) fn tools(config: &Config, registry: &Registry, missing: &BTreeMap<Str
     });
     let withheld = registry.all_withheld().map(|(name, why)| ToolLine {
         name: name.to_owned(),
-        source: Some("mcp".into()),
+        source: Some(bundled(config, name).unwrap_or("mcp").into()),
         endpoint: None,
         description: None,
         effect: None,

@@ -45,6 +45,7 @@ pub mod client;
 pub mod clock;
 pub mod drill;
 pub mod limits;
+mod postgres;
 pub mod run;
 pub mod seal;
 pub mod store;

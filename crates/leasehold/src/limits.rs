@@ -146,5 +146,21 @@ pub const FILE_LISTED_MAX: usize = 1_000;
 pub const FILE_FOUND_MAX: usize = 200;
 /// Files and directories that `files.search` looks at.
 pub const FILE_SEARCHED_MAX: usize = 20_000;
+/// Bytes of a URL that `fetch.get` goes to, or is redirected to; longer: refused.
+pub const FETCH_URL_BYTES_MAX: usize = 8 * 1024;
+/// Redirects that one `fetch.get` follows; more: an error result.
+pub const FETCH_REDIRECTS_MAX: usize = 5;
+/// Bytes of a query of `sql.*`; longer: refused.
+pub const SQL_QUERY_BYTES_MAX: usize = 64 * 1024;
+/// Parameters of a query; more: refused.
+pub const SQL_PARAMETERS_MAX: usize = 100;
+/// Rows of an answer that an operator may allow; more: the configuration is refused.
+pub const SQL_ROWS_MAX: usize = 10_000;
+/// Bytes of an answer's rows that an operator may allow; more: the configuration is refused.
+pub const SQL_RESULT_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes of one value that SQLite makes or reads for a query; longer: an error result.
+pub const SQL_VALUE_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Queries of one database that a process has under way; further ones wait for a place, within their time.
+pub const SQL_AT_ONCE_MAX: usize = 4;
 /// Bytes of an old tool result that are kept where a conversation would not fit its model's window.
 pub const WINDOW_EXCERPT_BYTES: usize = 400;

@@ -146,6 +146,8 @@ fn sections(config: &Config) -> Vec<Section> {
     sections.extend(config.site.iter().map(site));
     sections.extend(policy(config));
     sections.extend(config.files.iter().map(files));
+    sections.extend(config.fetch.iter().map(fetch));
+    sections.extend(config.sql.iter().map(sql));
     sections.extend(config.http.iter().map(http_tool));
     sections.extend(config.mcp.iter().map(mcp_server));
     sections
@@ -312,6 +314,38 @@ fn files(files: &crate::config::Files) -> Section {
         lines.push(line(&format!("approval.{}", toml_key(tool)), approval.as_str(), &files.origin));
     }
     Section { name: "tool.files", many: false, lines }
+}
+
+fn fetch(fetch: &crate::config::Fetch) -> Section {
+    let (config, origin) = (&fetch.config, &fetch.origin);
+    let default_or_origin = |given: bool| if given { origin } else { &Origin::Default };
+    let timeout = config.timeout.unwrap_or(http::TIMEOUT_DEFAULT);
+    let bytes = config.max_response.unwrap_or(http::RESPONSE_BYTES_DEFAULT);
+    let lines = vec![
+        line("allow", config.allow.clone(), origin),
+        line("allow_networks", config.allow_networks.clone(), default_or_origin(!config.allow_networks.is_empty())),
+        line("timeout", period_text(timeout), default_or_origin(config.timeout.is_some())),
+        line("max_response", format!("{bytes}B"), default_or_origin(config.max_response.is_some())),
+    ];
+    Section { name: "tool.fetch", many: false, lines }
+}
+
+fn sql(sql: &crate::config::Sql) -> Section {
+    let (config, place) = (&sql.config, &sql.place);
+    let default_or_place = |given: bool| if given { place.clone() } else { Origin::Default.to_string() };
+    let mut lines = vec![line("name", config.name.clone(), place)];
+    match &config.url_env {
+        Some(variable) => lines.push(line("url_env", variable.clone(), format!("{place}; {}", is_set(variable)))),
+        None => lines.push(line("url", config.endpoint(), place)),
+    }
+    lines.extend(config.description.iter().map(|text| line("description", text.clone(), place)));
+    lines.extend(config.tables.iter().map(|tables| line("tables", tables.clone(), place)));
+    let (timeout, rows, bytes) = config.in_effect();
+    lines.push(line("timeout", period_text(timeout), default_or_place(config.timeout.is_some())));
+    lines.push(line("max_rows", rows, default_or_place(config.max_rows.is_some())));
+    lines.push(line("max_bytes", format!("{bytes}B"), default_or_place(config.max_bytes.is_some())));
+    lines.push(line("allow_store", config.allow_store, default_or_place(config.allow_store)));
+    Section { name: "tool.sql", many: true, lines }
 }
 
 fn http_tool(configured: &crate::config::Http) -> Section {

@@ -17,15 +17,20 @@ use leasehold::agent::{
     registry::{AgentSpec, Fallback, Registry, RegistryError},
     tool::{
         Approval, Tool,
+        fetch::Fetch,
         files::Files,
         http::HttpTool,
         site::{Site, SiteApprovals},
+        sql::SqlTool,
     },
 };
-use std::{collections::BTreeMap, path::Path, sync::Arc};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 /// The script there is when nothing else is configured.
 const DEFAULT_SCRIPT: &str = include_str!("default_script.toml");
+
+/// Longest time that a database is asked for whether it may be queried; each call asks again.
+const FIT_PATIENCE: Duration = Duration::from_secs(3);
 
 /// What this process can execute, and what it cannot.
 #[derive(Debug, Default)]
@@ -108,6 +113,31 @@ pub(crate) fn executable_with(config: &Config, to: Use, mcp: Offers, before: &mu
                 }
             }
             Err(error) => registry.withhold("files.*", format!("the directory of [tool.files]: {error}")),
+        }
+    }
+    if let Some(configured) = &config.fetch {
+        let wrong = |what: String| ConfigError::new(configured.origin.to_string(), what);
+        let tool = Fetch::tool(&configured.config).map_err(|e| wrong(e.to_string()))?;
+        registry.add_tool(tool).map_err(|e| wrong(e.to_string()))?;
+    }
+    for sql in &config.sql {
+        let name = format!("sql.{}", sql.config.name);
+        let opened = match to {
+            Use::Execute => SqlTool::open(&sql.config, &sql.base, env),
+            Use::Declare => Ok(SqlTool::declare(&sql.config)),
+        };
+        match opened {
+            Ok(tool) => {
+                registry.add_tool(tool).map_err(|e| ConfigError::new(&sql.place, e.to_string()))?;
+                if to == Use::Execute
+                    && let Err(why) = SqlTool::fit(&sql.config, &sql.base, env, FIT_PATIENCE)
+                {
+                    registry.withhold(name, format!("{}: {why}", sql.url_place));
+                }
+            }
+            Err(e) => {
+                missing_tools.insert(name, format!("{}: {e}", sql.url_place));
+            }
         }
     }
     registry.set_policy(config.policy.clone());

@@ -2,7 +2,7 @@
 //! [`Config`], from which everything starts.
 
 use super::{
-    Found, budgets,
+    Found, budgets, bundled,
     diagnostic::{ConfigError, Source, closest, suggest},
     effective::{
         Agent, Config, Http, KeyringAt, Lease, Limits, Mcp, Model, Origin, Reader, Setting, Site, StoreAt, Webhook, any,
@@ -74,20 +74,21 @@ impl Checker<'_> {
         let http = self.http(file)?;
         let files = file.tool.files.as_ref().map(|at| files::files(at.get_ref(), &self.base(), self.place(at)));
         let files = files.transpose().map_err(|wrong| self.names_nothing(wrong))?;
+        let (fetch, sql) = (self.fetch(file)?, self.sql(file)?);
         let place = |http: &Http| http.places.get("name").unwrap_or(&http.place).clone();
         let sources = http.iter().filter_map(|http| Some((http.tool.name.split_once('.')?.0, place(http))));
-        let mcp = mcp::servers(
-            file,
-            &self.base(),
-            &sources.chain(files.iter().map(|files| ("files", files.origin.to_string()))).collect(),
-            &|server, key| match key {
-                Some(key) => self.key_place(server, key),
-                None => self.place(server),
-            },
-        )?;
+        let bundled = files.iter().map(|files| ("files", files.origin.to_string()));
+        let bundled = bundled.chain(fetch.iter().map(|fetch| ("fetch", fetch.origin.to_string())));
+        let bundled = bundled.chain(sql.iter().map(|sql| ("sql", sql.place.clone())));
+        let mcp = mcp::servers(file, &self.base(), &sources.chain(bundled).collect(), &|server, key| match key {
+            Some(key) => self.key_place(server, key),
+            None => self.place(server),
+        })?;
         let models = self.models(file)?;
         let mut known = known_tools(&http, &mcp);
         known.extend(file.tool.files.iter().flat_map(|files| files::tools(files.get_ref())));
+        known.extend(fetch.iter().map(|_| bundled::FETCH_TOOL.to_owned()));
+        known.extend(sql.iter().map(|sql| format!("sql.{}", sql.config.name)));
         let policy = policy::policy(&file.policy, &known).map_err(|wrong| self.names_nothing(wrong))?;
         let mut agents = self.agents(file, &models, &known)?;
         if let ([], [first, _, ..]) = (agents.as_slice(), file.model.as_slice())
@@ -149,6 +150,8 @@ impl Checker<'_> {
             mcp,
             policy,
             files,
+            fetch,
+            sql,
             site,
         })
     }
@@ -270,10 +273,10 @@ impl Checker<'_> {
     }
 
     /// Where a key of a table stands; the table itself where it has no line of its own.
-    fn key_place<T>(&self, table: &Spanned<T>, key: &str) -> String {
+    pub(super) fn key_place<T>(&self, table: &Spanned<T>, key: &str) -> String {
         self.source.map_or_else(String::new, |source| source.key_place(table.span().start, key))
     }
-    fn key_error<T>(&self, table: &Spanned<T>, key: &str, what: impl Into<String>) -> ConfigError {
+    pub(super) fn key_error<T>(&self, table: &Spanned<T>, key: &str, what: impl Into<String>) -> ConfigError {
         ConfigError::new(self.key_place(table, key), what)
     }
 

@@ -11,7 +11,7 @@ use leasehold::agent::{
     model::limited::ModelLimits,
     policy::{DataClass, ToolPolicy},
     registry::{EffectBudget, Price},
-    tool::{Approval, http::HttpToolConfig},
+    tool::{Approval, fetch::FetchConfig, http::HttpToolConfig, sql::SqlConfig},
 };
 use leasehold::run::OnExpiry;
 use std::{
@@ -289,6 +289,24 @@ pub(crate) struct Files {
     pub(crate) origin: Origin,
 }
 
+/// What may be fetched, and where that stands.
+#[derive(Clone, Debug)]
+pub(crate) struct Fetch {
+    pub(crate) config: FetchConfig,
+    pub(crate) origin: Origin,
+}
+
+/// A database that may be queried, and where that stands.
+#[derive(Clone, Debug)]
+pub(crate) struct Sql {
+    pub(crate) config: SqlConfig,
+    /// What a relative path is relative to.
+    pub(crate) base: PathBuf,
+    pub(crate) place: String,
+    /// Where its URL stands, or the name of its variable.
+    pub(crate) url_place: String,
+}
+
 /// An HTTP tool and where it stands.
 #[derive(Clone, Debug)]
 pub(crate) struct Http {
@@ -367,6 +385,8 @@ pub(crate) struct Config {
     pub(crate) mcp: Vec<Mcp>,
     pub(crate) policy: ToolPolicy,
     pub(crate) files: Option<Files>,
+    pub(crate) fetch: Option<Fetch>,
+    pub(crate) sql: Vec<Sql>,
     /// None where no agent is offered it and the file does not name it.
     pub(crate) site: Option<Site>,
 }

@@ -5,7 +5,7 @@ use crate::webhook::Event;
 use jiff::SignedDuration;
 use leasehold::agent::{
     policy::{DataClass, Enforcement},
-    tool::{http::HttpToolConfig, mcp::McpConfig},
+    tool::{fetch::FetchConfig, http::HttpToolConfig, mcp::McpConfig, sql::SqlConfig},
 };
 use serde::{Deserialize, Deserializer, de};
 use std::{collections::BTreeMap, fmt, time::Duration};
@@ -253,6 +253,8 @@ pub(crate) struct Tools {
     pub(crate) http: Vec<Spanned<HttpToolConfig>>,
     pub(crate) site: Option<Spanned<Site>>,
     pub(crate) files: Option<Spanned<Files>>,
+    pub(crate) fetch: Option<Spanned<FetchConfig>>,
+    pub(crate) sql: Vec<Spanned<SqlConfig>>,
 }
 
 /// Files within one directory.

@@ -5,6 +5,7 @@
 //! of one is kept here.
 
 mod budgets;
+mod bundled;
 mod check;
 mod diagnostic;
 pub(crate) mod effective;
@@ -18,7 +19,9 @@ pub(crate) mod server;
 mod tests;
 
 pub(crate) use diagnostic::{ConfigError, Stamp};
-pub(crate) use effective::{Agent, Config, Files, Http, KeyringAt, Mcp, Model, ModelKind, Origin, Site, StoreAt, Webhook};
+pub(crate) use effective::{
+    Agent, Config, Fetch, Files, Http, KeyringAt, Mcp, Model, ModelKind, Origin, Site, Sql, StoreAt, Webhook,
+};
 
 pub(crate) use mcp::may_name;
 

@@ -308,9 +308,14 @@ fn every_key_and_every_variable_is_in_the_reference() {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let words: BTreeSet<&str> = code.flat_map(|code| code.split(|c| !is_word(c))).collect();
     let mut missing = Vec::new();
-    for source in ["crates/leasehold-server/src/config/file.rs", "crates/leasehold/src/agent/tool/http/config.rs"] {
+    for source in [
+        "crates/leasehold-server/src/config/file.rs",
+        "crates/leasehold/src/agent/tool/http/config.rs",
+        "crates/leasehold/src/agent/tool/fetch/mod.rs",
+        "crates/leasehold/src/agent/tool/sql/config.rs",
+    ] {
         let keys = keys(&read(source));
-        assert!(keys.len() > 10, "the keys are not found in {source} any more");
+        assert!(keys.len() > 5, "the keys are not found in {source} any more");
         // These two are of the error that stands beside the structs.
         missing.extend(keys.into_iter().filter(|key| !["key", "why"].contains(&key.as_str()) && !words.contains(key.as_str())));
     }

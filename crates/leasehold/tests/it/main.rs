@@ -42,6 +42,7 @@ mod reaper_clock;
 mod runtime;
 mod shutdown;
 mod simulation;
+mod sql;
 mod sqlite_file;
 mod sqlite_processes;
 mod starvation;

@@ -3,12 +3,14 @@
 //! [`TransactionalTool`] says what is to be done in the database of the store, and the segment does it in the transaction of the record.
 
 pub mod ask;
+pub mod fetch;
 pub mod files;
 pub mod http;
 mod last_check;
 pub mod mcp;
 pub mod rust;
 pub mod site;
+pub mod sql;
 pub mod transactional;
 
 pub use self::{

@@ -6,10 +6,13 @@
 //! what the standby does not have. A statement that takes too long is ended by the server, or its connection is dropped.
 
 use super::{
+    OpenError,
     sql::{Params, Sql},
-    url::{STATEMENT_TIMEOUT, Target},
 };
-use crate::store::{StoreRefused, Unavailable};
+use crate::{
+    postgres::{Target, words},
+    store::{StoreRefused, Unavailable},
+};
 use deadpool_postgres::{
     Connect, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, TimeoutType, Timeouts,
 };
@@ -21,6 +24,10 @@ use tokio_postgres::{
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+/// Beyond it the server ends a statement.
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(15);
+/// Beyond it a statement gives up on a row that somebody else keeps locked, so that others do not wait behind it.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(4);
 /// Longer than this no caller waits for one statement: the server's own bound, and the way there and back.
 pub(super) const CALL_TIMEOUT: Duration = STATEMENT_TIMEOUT.saturating_add(Duration::from_secs(5));
 /// Longer than this nobody waits for a new connection, over all hosts.
@@ -76,14 +83,15 @@ impl From<&tokio_postgres::Error> for Failed {
     }
 }
 
-/// What the server or the system said, in one line, without the values of a row.
-pub(super) fn words(error: &tokio_postgres::Error) -> String {
-    match (error.as_db_error(), error.source()) {
-        // The detail of a failed constraint is the row's content: it is left out.
-        (Some(db), _) => format!("{} ({})", db.message(), db.code().code()),
-        (None, Some(source)) => format!("{error}: {source}"),
-        (None, None) => error.to_string(),
-    }
+/// Reads a store's URL; `env` is the environment.
+pub(super) fn target(url: &str, env: impl Fn(&str) -> Option<String>) -> Result<Target, OpenError> {
+    let session = format!(
+        "-c synchronous_commit=on -c default_transaction_isolation=read\\ committed -c statement_timeout={} \
+         -c lock_timeout={} -c idle_in_transaction_session_timeout=30000 -c client_encoding=UTF8",
+        STATEMENT_TIMEOUT.as_millis(),
+        LOCK_TIMEOUT.as_millis(),
+    );
+    Ok(Target::parse(url, env, &session)?)
 }
 
 /// Why something that was asked has no answer.

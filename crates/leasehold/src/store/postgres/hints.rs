@@ -6,9 +6,8 @@
 use super::{
     connections::{self, CALL_TIMEOUT, CONNECT_PATIENCE, Connections, NoAnswer, within},
     sql::{self, Params},
-    url::Target,
 };
-use crate::{run::RunId, store::Hint};
+use crate::{postgres::Target, run::RunId, store::Hint};
 use backon::{BackoffBuilder as _, ExponentialBuilder};
 use std::{
     future::{pending, poll_fn},

@@ -25,9 +25,7 @@ mod renewer;
 mod row;
 mod sql;
 mod text;
-mod tls;
 mod transaction;
-mod url;
 
 pub use open::OpenError;
 pub use transaction::PostgresTransaction;
@@ -40,7 +38,6 @@ use self::{
     row::{Damaged, EntryArrays, EntryColumns, RowColumns, total},
     sql::{Params, Sql},
     text::stored,
-    url::Target,
 };
 use super::{
     Answer, Choose, Chosen, Filter, Hint, Insert, Inserted, Lapse, Lapsed, Listed, ReadError, Record, Renewer, RequestKey,
@@ -49,6 +46,7 @@ use super::{
 use crate::{
     clock::BootClock,
     limits::TRANSACTIONS_AT_ONCE_MAX,
+    postgres::Target,
     run::{Claimer, Entry, LeaseId, LeaseTime, RunId, Snapshot, State},
 };
 use async_trait::async_trait;
@@ -142,11 +140,11 @@ impl PostgresStore {
     /// # Errors
     /// It does not read; the error does not repeat it.
     pub fn place(url: &str) -> Result<String, OpenError> {
-        Target::parse(url, |_| None).map(|target| target.place)
+        connections::target(url, |_| None).map(|target| target.place)
     }
 
     async fn open(url: &str, clock: LeaseClock) -> Result<Arc<Self>, OpenError> {
-        let target = Target::parse(url, |name| std::env::var(name).ok())?;
+        let target = connections::target(url, |name| std::env::var(name).ok())?;
         let tls = open::prepare(&target).await?;
         let failed = |why| OpenError::Failed { place: target.place.clone(), why };
         let commits = Connections::new(&target, tls.clone(), 1).map_err(failed)?;

@@ -8,9 +8,8 @@ use super::{
     connections::{self, CALL_TIMEOUT, CONNECT_PATIENCE, Failed, NoAnswer, within},
     row,
     sql::{self, Params, Sql},
-    tls,
-    url::Target,
 };
+use crate::postgres::{Target, TargetError, connector, words};
 use std::{path::PathBuf, time::Duration};
 use tokio_postgres::{Client, Row, error::SqlState};
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -145,6 +144,16 @@ pub enum OpenError {
     },
 }
 
+impl From<TargetError> for OpenError {
+    fn from(error: TargetError) -> Self {
+        match error {
+            TargetError::Url { why } => Self::Url { why },
+            TargetError::RootCertificate { path, why } => Self::RootCertificate { path, why },
+            TargetError::Tls { place, why } => Self::Tls { place, why },
+        }
+    }
+}
+
 /// The newest schema version of this binary.
 fn known_version() -> i64 {
     embedded::migrations::runner().get_migrations().iter().map(|m| i64::from(m.version())).max().unwrap_or(0)
@@ -152,7 +161,7 @@ fn known_version() -> i64 {
 
 /// Makes the database usable; the connector for more connections to it.
 pub(super) async fn prepare(target: &Target) -> Result<MakeRustlsConnect, OpenError> {
-    let tls = tls::connector(target)?;
+    let tls = connector(target)?;
     let opened = connections::connect(target, &tls, CONNECT_PATIENCE).await;
     let mut client = opened.map_err(|why| unanswered(target, &why))?;
     inspect(target, &client).await?;
@@ -220,7 +229,7 @@ async fn migrate(target: &Target, client: &mut Client) -> Result<(), OpenError> 
     let Err(error) = embedded::migrations::runner().set_grouped(true).run_async(client).await else { return Ok(()) };
     let place = target.place.clone();
     let postgres = std::error::Error::source(error.kind()).and_then(|s| s.downcast_ref::<tokio_postgres::Error>());
-    let why = postgres.map_or_else(|| error.to_string(), connections::words);
+    let why = postgres.map_or_else(|| error.to_string(), words);
     Err(match postgres.and_then(tokio_postgres::Error::code) {
         Some(code) if *code == SqlState::INSUFFICIENT_PRIVILEGE => OpenError::MayNotMigrate { place, why },
         _ => OpenError::Migration { place, why },
@@ -237,7 +246,7 @@ fn unanswered(target: &Target, why: &NoAnswer) -> OpenError {
 /// Why there is no connection.
 fn explain(target: &Target, error: &tokio_postgres::Error) -> OpenError {
     let place = target.place.clone();
-    let why = connections::words(error);
+    let why = words(error);
     if let Some(code) = error.code() {
         return match code {
             c if *c == SqlState::INVALID_PASSWORD || *c == SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {

@@ -8,9 +8,9 @@ use super::{
     connections::{self, NoAnswer},
     row,
     sql::{self, Params, Sql},
-    url::Target,
 };
 use crate::{
+    postgres::Target,
     run::LeaseId,
     store::{Held, Look, Renewer, Unavailable},
 };

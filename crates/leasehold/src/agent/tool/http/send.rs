@@ -210,7 +210,7 @@ fn is_json(response: &Response) -> bool {
 }
 
 /// The chain of causes without the URL, which may hold arguments.
-fn in_words(error: reqwest::Error) -> String {
+pub(in super::super) fn in_words(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut words = error.to_string();
     let mut source = error.source();

@@ -2,7 +2,7 @@
 //! may have set. What is verified is the URL's word, see [`url`](super::url).
 
 use super::{
-    open::OpenError,
+    TargetError,
     url::{Target, Verify},
 };
 use rustls::{
@@ -18,18 +18,18 @@ use std::{fmt, sync::Arc};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 /// The connector for a target.
-pub(super) fn connector(target: &Target) -> Result<MakeRustlsConnect, OpenError> {
+pub(crate) fn connector(target: &Target) -> Result<MakeRustlsConnect, TargetError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
-        .map_err(|e| OpenError::Tls { place: target.place.clone(), why: e.to_string() })?;
+        .map_err(|e| TargetError::Tls { place: target.place.clone(), why: e.to_string() })?;
     let config = match target.verify {
         Verify::Full => builder.with_root_certificates(roots(target)?).with_no_client_auth(),
         Verify::Nothing => unverified(builder, Signed { chain: None, provider }),
         Verify::Chain => {
             let chain = WebPkiServerVerifier::builder_with_provider(Arc::new(roots(target)?), Arc::clone(&provider))
                 .build()
-                .map_err(|e| OpenError::Tls { place: target.place.clone(), why: e.to_string() })?;
+                .map_err(|e| TargetError::Tls { place: target.place.clone(), why: e.to_string() })?;
             unverified(builder, Signed { chain: Some(chain), provider })
         }
     };
@@ -41,10 +41,10 @@ fn unverified(builder: rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier
 }
 
 /// The authorities that are trusted: the file's, or the system's.
-fn roots(target: &Target) -> Result<RootCertStore, OpenError> {
+fn roots(target: &Target) -> Result<RootCertStore, TargetError> {
     let mut roots = RootCertStore::empty();
     if let Some(path) = &target.root_certificates {
-        let wrong = |why: String| OpenError::RootCertificate { path: path.clone(), why };
+        let wrong = |why: String| TargetError::RootCertificate { path: path.clone(), why };
         let certificates = CertificateDer::pem_file_iter(path).map_err(|e| wrong(e.to_string()))?;
         for certificate in certificates {
             let certificate = certificate.map_err(|e| wrong(e.to_string()))?;
@@ -57,7 +57,7 @@ fn roots(target: &Target) -> Result<RootCertStore, OpenError> {
         let (added, _) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         if added == 0 {
             let why = "this system has no certificates of authorities; name a file with sslrootcert=".to_owned();
-            return Err(OpenError::Tls { place: target.place.clone(), why });
+            return Err(TargetError::Tls { place: target.place.clone(), why });
         }
     }
     Ok(roots)

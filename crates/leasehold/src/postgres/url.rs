@@ -1,4 +1,4 @@
-//! What a store's URL says: `postgres://user:password@host1:5432,host2:5432/database?sslmode=verify-full`. The parameters are those
+//! What a URL says: `postgres://user:password@host1:5432,host2:5432/database?sslmode=verify-full`. The parameters are those
 //! of `libpq` as far as the driver knows them, and these:
 //!
 //! - `sslmode`: `disable`, `prefer` (TLS where the server has it, nothing verified), `require` (TLS, nothing verified; with a root
@@ -9,11 +9,11 @@
 //! - `target_session_attrs`: `read-write` unless said otherwise, so that several hosts mean: the one that takes writes.
 //! - `statement_cache`: `off` for a transaction pooler that does not know prepared statements (PgBouncer before 1.21).
 //!
-//! A pooler in between must pass on the startup parameter `options`, or be told to ignore it; opening then checks what is in force.
+//! A pooler in between must pass on the startup parameter `options`, or be told to ignore it; who needs them checks what is in force.
 //!
-//! No password is in any error or in what a store says of itself.
+//! No password is in any error or in what is said of a target.
 
-use super::open::OpenError;
+use super::TargetError;
 use percent_encoding::percent_decode_str;
 use std::{path::PathBuf, str::FromStr as _, time::Duration};
 use tokio_postgres::{
@@ -21,10 +21,6 @@ use tokio_postgres::{
     config::{Host, SslMode, TargetSessionAttrs},
 };
 
-/// Beyond it the server ends a statement.
-pub(super) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(15);
-/// Beyond it a statement gives up on a row that somebody else keeps locked, so that others do not wait behind it.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(4);
 /// Beyond it a host counts as unreachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Unacknowledged for longer: the connection is dead.
@@ -32,7 +28,7 @@ const TCP_USER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How the server proves who it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verify {
+pub(crate) enum Verify {
     /// Not at all.
     Nothing,
     /// By a chain to a trusted authority.
@@ -43,22 +39,22 @@ pub(super) enum Verify {
 
 /// A URL, read.
 #[derive(Clone)]
-pub(super) struct Target {
-    pub(super) config: Config,
+pub(crate) struct Target {
+    pub(crate) config: Config,
     /// The same for each of its hosts alone, in their order.
-    pub(super) hosts: Vec<Config>,
-    pub(super) verify: Verify,
-    pub(super) root_certificates: Option<PathBuf>,
+    pub(crate) hosts: Vec<Config>,
+    pub(crate) verify: Verify,
+    pub(crate) root_certificates: Option<PathBuf>,
     /// The server may be asked to keep statements.
-    pub(super) prepared: bool,
+    pub(crate) prepared: bool,
     /// `postgres://user@host:port/database`: for messages.
-    pub(super) place: String,
+    pub(crate) place: String,
 }
 
 impl Target {
-    /// Reads a URL; `env` is the environment.
-    pub(super) fn parse(url: &str, env: impl Fn(&str) -> Option<String>) -> Result<Self, OpenError> {
-        let wrong = |why: String| OpenError::Url { why };
+    /// Reads a URL; `env` is the environment, `session` the options that every session must have.
+    pub(crate) fn parse(url: &str, env: impl Fn(&str) -> Option<String>, session: &str) -> Result<Self, TargetError> {
+        let wrong = |why: String| TargetError::Url { why };
         if !(url.starts_with("postgres://") || url.starts_with("postgresql://")) {
             return Err(wrong("it does not begin with `postgres://`".into()));
         }
@@ -139,14 +135,8 @@ impl Target {
         if config.get_application_name().is_none() {
             config.application_name("leasehold");
         }
-        // What every connection must have; the operator's own options come before ours and so cannot weaken them.
-        let ours = format!(
-            "-c synchronous_commit=on -c default_transaction_isolation=read\\ committed -c statement_timeout={} \
-             -c lock_timeout={} -c idle_in_transaction_session_timeout=30000 -c client_encoding=UTF8",
-            STATEMENT_TIMEOUT.as_millis(),
-            LOCK_TIMEOUT.as_millis(),
-        );
-        config.options(format!("{options} {ours}").trim_start());
+        // The operator's own options come before these and so cannot weaken them.
+        config.options(format!("{options} {session}").trim_start());
         config
             .connect_timeout(CONNECT_TIMEOUT)
             .tcp_user_timeout(TCP_USER_TIMEOUT)
@@ -251,8 +241,10 @@ fn fields(line: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn read(url: &str) -> Result<Target, OpenError> {
-        Target::parse(url, |_| None)
+    const SESSION: &str = "-c synchronous_commit=on";
+
+    fn read(url: &str) -> Result<Target, TargetError> {
+        Target::parse(url, |_| None, SESSION)
     }
 
     fn ssl(url: &str) -> (SslMode, Verify) {
@@ -320,12 +312,12 @@ mod tests {
         let env = |name: &str| (name == "PGPASSWORD").then(|| "env".to_owned());
         let password = |t: Target| t.config.get_password().map(<[u8]>::to_vec);
         assert_eq!(password(read(&url).unwrap()).unwrap(), b"a:b\\");
-        assert_eq!(password(Target::parse(&url, env).unwrap()).unwrap(), b"env");
-        assert_eq!(password(Target::parse(&url.replace("u@", "u:url@"), env).unwrap()).unwrap(), b"url");
+        assert_eq!(password(Target::parse(&url, env, SESSION).unwrap()).unwrap(), b"env");
+        assert_eq!(password(Target::parse(&url.replace("u@", "u:url@"), env, SESSION).unwrap()).unwrap(), b"url");
     }
 
     #[test]
-    fn options_of_the_operator_cannot_weaken_a_commit() {
+    fn options_of_the_operator_cannot_weaken_those_of_the_session() {
         let target = read("postgres://u@db/d?options=-c%20synchronous_commit%3Doff").unwrap();
         let options = target.config.get_options().unwrap().to_owned();
         assert!(options.rfind("synchronous_commit=on") > options.rfind("synchronous_commit=off"), "{options}");
