@@ -111,7 +111,7 @@ impl Networks {
 }
 
 /// The address behind its spelling.
-fn reached(address: IpAddr) -> IpAddr {
+pub(in super::super) fn reached(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) if NAT64.contains(&v6) => {
             let [.., a, b, c, d] = v6.octets();

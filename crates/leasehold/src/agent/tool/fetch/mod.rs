@@ -4,7 +4,7 @@
 //! is judged as the first URL was, and never leads from https to http. Nothing goes out but the URL: no cookie, no header of the
 //! model's, no credentials, no proxy of the environment. Time and bytes are bounded over all of it, and nothing is unpacked.
 
-mod address;
+pub(super) mod address;
 mod allow;
 #[cfg(test)]
 mod tests;
@@ -184,7 +184,7 @@ impl Fetch {
             "body": body,
             "truncated": truncated,
         });
-        Ok(ReadAnswer { result, is_error: !status.is_success() })
+        Ok(ReadAnswer { is_error: !status.is_success(), ..ReadAnswer::ok(result) })
     }
 
     /// As much as is wanted, and whether there was more.

@@ -3,6 +3,7 @@
 use super::{
     super::{
         Arguments,
+        fetch::address::reached,
         last_check::{ClosedMeanwhile, LastCheck, is_closed_meanwhile},
     },
     BodyKind,
@@ -255,9 +256,9 @@ impl Resolve for NoLinkLocal {
 }
 
 fn is_link_local(address: IpAddr) -> bool {
-    match address {
+    match reached(address) {
         IpAddr::V4(v4) => v4.is_link_local(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.to_ipv4_mapped().is_some_and(|v4| v4.is_link_local()),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
     }
 }
 
@@ -267,7 +268,7 @@ mod tests {
 
     #[test]
     fn metadata_addresses_are_link_local_in_either_spelling() {
-        for text in ["169.254.169.254", "fe80::1", "::ffff:169.254.169.254"] {
+        for text in ["169.254.169.254", "fe80::1", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe"] {
             assert!(is_link_local(text.parse().unwrap()), "{text}");
         }
         for text in ["127.0.0.1", "10.0.0.1", "::1", "2001:db8::1"] {
