@@ -1,8 +1,10 @@
 //! What `--json` prints: the same objects as the API answers with. Structs of their own, so that the library's types can change
 //! without changing what programs read.
 
+mod artifact;
 mod lines;
 
+pub(crate) use artifact::{Artifact, served_as};
 pub(crate) use lines::{Event, RunLine};
 
 use crate::render::Subject;

@@ -5,8 +5,8 @@ use jiff::Timestamp;
 use leasehold::{
     run::{Claimer, Entry, LeaseTime, RunId, Snapshot},
     store::{
-        Answer, Choose, Chosen, Filter, Held, Insert, Inserted, Lapsed, Listed, Look, ReadError, Record, Renewer, Store,
-        Transacted, Transaction, Unavailable, Visible, Wanted, Write,
+        Answer, Artifact, Choose, Chosen, Filter, Held, Insert, Inserted, Lapsed, Listed, Look, ReadError, Record, Renewer,
+        Store, Transacted, Transaction, Unavailable, Visible, Wanted, Write,
     },
 };
 use std::{
@@ -256,6 +256,12 @@ impl Store for FaultyStore {
     }
     async fn journal(&self, id: RunId, from: u64, limit: usize) -> Result<Vec<Entry>, ReadError> {
         self.through(Op::Journal, None, self.inner.journal(id, from, limit)).await
+    }
+    async fn artifacts(&self, id: RunId) -> Result<Vec<Artifact>, Unavailable> {
+        self.through(Op::Query, None, self.inner.artifacts(id)).await
+    }
+    async fn artifact(&self, id: RunId, handle: &str) -> Result<Option<Artifact>, Unavailable> {
+        self.through(Op::Query, None, self.inner.artifact(id, handle)).await
     }
     async fn list(&self, filter: &Filter, before: Option<RunId>, limit: usize) -> Result<Vec<Listed>, Unavailable> {
         self.through(Op::Query, None, self.inner.list(filter, before, limit)).await

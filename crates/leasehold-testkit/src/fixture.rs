@@ -268,7 +268,7 @@ pub fn record(row: &Snapshot, text: &str) -> Write {
     let next = Snapshot { sequence: row.sequence + 1, rounds: row.rounds.wrapping_add(1), ..row.clone() };
     let lease = if row.lease.is_some() { LeaseOp::Extend(TTL) } else { LeaseOp::Keep };
     let entries = vec![Entry { write_id, ..entry(row.sequence, text) }];
-    Write { write_id, guard: guard(row), next, lease, entries, charges: Vec::new(), called: Vec::new() }
+    Write { write_id, guard: guard(row), next, lease, entries, charges: Vec::new(), called: Vec::new(), artifacts: Vec::new() }
 }
 
 /// A change by somebody else: the lease stays.

@@ -110,10 +110,8 @@ impl Books {
                 self.stamped.remove(&asked.call_id);
                 self.fenced.take_if(|c| *c == asked.call_id);
             }
-            EntryBody::Input(said) => {
-                if !self.decided.insert((said.digest.clone(), said.call_id.clone())) {
-                    return Err("5: values taken twice for one card".into());
-                }
+            EntryBody::Input(said) if !self.decided.insert((said.digest.clone(), said.call_id.clone())) => {
+                return Err("5: values taken twice for one card".into());
             }
             EntryBody::ToolOutcome(said) => {
                 if self.outcomes.insert(said.call_id.clone(), said.outcome).is_some() {

@@ -1,6 +1,6 @@
 //! Every bound of the system, with what happens beyond it. Each edge has a test.
 
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
 /// Bytes of a request's messages together; more: refused before the run exists.
 pub const REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -15,6 +15,22 @@ pub const NESTING_MAX: usize = 64;
 pub const RESULT_STORED_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Bytes of one tool result that the model sees; more: an excerpt that says it is one.
 pub const RESULT_SHOWN_BYTES_MAX: usize = 32 * 1024;
+/// Bytes of one artifact of a run; more: it is described in the result and not kept.
+pub const ARTIFACT_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Artifacts of one call; further ones are described and not kept.
+pub const ARTIFACTS_CALL_MAX: usize = 16;
+/// Bytes of the artifacts of one call; what is beyond is described and not kept.
+pub const ARTIFACTS_CALL_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Artifacts of one run; further ones are described and not kept.
+pub const ARTIFACTS_RUN_MAX: usize = 256;
+/// Bytes of the artifacts of one run; what is beyond is described and not kept.
+pub const ARTIFACTS_RUN_BYTES_MAX: u64 = 128 * 1024 * 1024;
+/// Characters of one thing that a running call says to whoever watches; more: cut.
+pub const LIVE_CHARS_MAX: usize = 500;
+/// Things that a running call says to whoever watches in a second; further ones are left out and counted.
+pub const LIVE_RATE: NonZeroU32 = at_least_one(10);
+/// The same at once, after a pause.
+pub const LIVE_BURST: NonZeroU32 = at_least_one(20);
 /// Lines of a preview; further ones are counted.
 pub const PREVIEW_LINES_MAX: usize = 20;
 /// Characters of one line of a preview; more: cut, and the line says so.
@@ -164,3 +180,10 @@ pub const SQL_VALUE_BYTES_MAX: usize = 16 * 1024 * 1024;
 pub const SQL_AT_ONCE_MAX: usize = 4;
 /// Bytes of an old tool result that are kept where a conversation would not fit its model's window.
 pub const WINDOW_EXCERPT_BYTES: usize = 400;
+
+const fn at_least_one(n: u32) -> NonZeroU32 {
+    match NonZeroU32::new(n) {
+        Some(n) => n,
+        None => NonZeroU32::MIN,
+    }
+}

@@ -1,7 +1,7 @@
-//! Sealing: the payloads of the journal as they lie in the store, under XChaCha20-Poly1305.
+//! Sealing: the payloads of the journal and the artifacts of a run as they lie in the store, under XChaCha20-Poly1305.
 //!
 //! An envelope is a format tag, the id of its key, a random nonce, and the sealed payload. What it was sealed for (the run, the column,
-//! the number of the entry) is authenticated with it: moved to another place it does not open. Each entry has a nonce of its own of 192
+//! the number of the entry or the handle of the artifact) is authenticated with it: moved to another place it does not open. Each has a nonce of its own of 192
 //! random bits, so one key serves any number of them.
 
 use crate::run::RunId;
@@ -46,16 +46,36 @@ pub enum KeyringError {
 
 /// Where a payload belongs.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct Place<'a> {
     /// The run.
     pub run: RunId,
-    /// The number of its entry.
-    pub sequence: u64,
+    /// Where in it.
+    pub column: Column<'a>,
 }
 
-impl Place {
+/// Which column of which row of a run.
+#[derive(Clone, Copy, Debug)]
+pub enum Column<'a> {
+    /// The payload of the entry with this number.
+    Entry(u64),
+    /// What the artifact with this handle is.
+    ArtifactAbout(&'a str),
+    /// Its content.
+    ArtifactContent(&'a str),
+}
+
+impl Place<'_> {
     fn bytes(self) -> Vec<u8> {
-        [self.run.0.as_bytes().as_slice(), b"journal.payload", &self.sequence.to_be_bytes()].concat()
+        let number;
+        let (name, row) = match self.column {
+            Column::Entry(sequence) => {
+                number = sequence.to_be_bytes();
+                (&b"journal.payload"[..], &number[..])
+            }
+            Column::ArtifactAbout(handle) => (&b"artifacts.about"[..], handle.as_bytes()),
+            Column::ArtifactContent(handle) => (&b"artifacts.content"[..], handle.as_bytes()),
+        };
+        [self.run.0.as_bytes().as_slice(), name, row].concat()
     }
 }
 
@@ -108,7 +128,7 @@ impl Keyring {
     ///
     /// # Errors
     /// The system gives no random numbers.
-    pub fn seal(&self, place: Place, payload: &[u8]) -> Result<Vec<u8>, SealError> {
+    pub fn seal(&self, place: Place<'_>, payload: &[u8]) -> Result<Vec<u8>, SealError> {
         let unknown = || SealError::UnknownKey(String::new());
         let (id, key) = self.keys.last_key_value().ok_or_else(unknown)?;
         let nonce = random::<NONCE_BYTES>()?;
@@ -125,7 +145,7 @@ impl Keyring {
 ///
 /// # Errors
 /// No such key; cut, changed, or of another place.
-pub fn open(keyring: Option<&Keyring>, place: Place, envelope: &[u8]) -> Result<Vec<u8>, SealError> {
+pub fn open(keyring: Option<&Keyring>, place: Place<'_>, envelope: &[u8]) -> Result<Vec<u8>, SealError> {
     let parts = || {
         let (_tag, rest) = envelope.split_first()?;
         let (length, rest) = rest.split_first()?;
@@ -155,8 +175,8 @@ fn random<const N: usize>() -> Result<[u8; N], SealError> {
 mod tests {
     use super::*;
 
-    fn place(sequence: u64) -> Place {
-        Place { run: RunId(uuid::Uuid::from_u128(7)), sequence }
+    fn place(sequence: u64) -> Place<'static> {
+        Place { run: RunId(uuid::Uuid::from_u128(7)), column: Column::Entry(sequence) }
     }
 
     fn keyring(ids: &[&str]) -> Keyring {
@@ -188,6 +208,17 @@ mod tests {
             let mut changed = envelope.clone();
             changed[at] ^= 1;
             assert!(open(Some(&ring), place(0), &changed).is_err(), "changed at {at}");
+        }
+    }
+
+    #[test]
+    fn an_artifact_opens_under_its_handle_and_in_its_column_and_nowhere_else() {
+        let ring = keyring(&["a"]);
+        let at = |column| Place { column, ..place(0) };
+        let envelope = ring.seal(at(Column::ArtifactContent("h1")), b"image").unwrap();
+        assert_eq!(open(Some(&ring), at(Column::ArtifactContent("h1")), &envelope).unwrap(), b"image");
+        for other in [Column::ArtifactContent("h2"), Column::ArtifactAbout("h1"), Column::Entry(0)] {
+            assert_eq!(open(Some(&ring), at(other), &envelope), Err(SealError::DoesNotOpen), "{other:?}");
         }
     }
 

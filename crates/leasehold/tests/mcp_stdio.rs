@@ -89,7 +89,8 @@ async fn a_reference_server_is_listed_called_and_described() {
     assert!(structured.result["temperature"].is_number(), "{structured:?}");
     let image = call(&tool(&server, "get-tiny-image").await, json!({})).await;
     let described = image.result.as_array().unwrap().iter().find(|part| part["type"] == "image").unwrap();
-    assert_eq!((&described["mime_type"], &described["note"]), (&json!("image/png"), &json!("not shown")));
+    let note = json!("not kept: this call is of no run that is recorded");
+    assert_eq!((&described["mime_type"], &described["note"]), (&json!("image/png"), &note));
     assert!(described.get("data").is_none());
 
     let before = *server.progress().borrow();
@@ -99,6 +100,29 @@ async fn a_reference_server_is_listed_called_and_described() {
     let unknown = tool(&server, "get-sum").await;
     assert_eq!((unknown.effect().to_string(), unknown.approval().as_str()), ("non_idempotent_write".into(), "required"));
     assert!(server.ping().await.is_ok());
+}
+
+#[tokio::test]
+async fn a_reference_server_is_told_that_a_call_was_given_up_and_goes_on_answering() {
+    let Some(program) = mcp::npm("mcp-server-everything").await else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let told = folder.path().join("told");
+    // Whatever it is told is written down on its way.
+    let script = format!("tee {} | {program}", told.display());
+    let server = reads(shell("every", &script), &["echo", "trigger-long-running-operation"]);
+    let (long, echo) = (tool(&server, "trigger-long-running-operation").await, tool(&server, "echo").await);
+    let mut progress = server.progress();
+    let given_up = tokio::spawn(async move { call(&long, json!({ "duration": 60, "steps": 120 })).await });
+    progress.wait_for(|count| *count > 0).await.unwrap();
+    given_up.abort();
+    let lines = || std::fs::read_to_string(&told).unwrap_or_default();
+    until("it is told", || lines().lines().any(|line| line.contains("notifications/cancelled"))).await;
+    let said: Vec<Value> = lines().lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let of = |method: &str| said.iter().find(|message| message["method"] == method).unwrap();
+    assert_eq!(of("notifications/cancelled")["params"]["requestId"], of("tools/call")["id"]);
+    assert_eq!(of("logging/setLevel")["params"]["level"], "info", "it has a log, and is asked for it");
+    assert_eq!(call(&echo, json!({ "message": "hello" })).await, ReadAnswer::ok("Echo: hello"));
+    assert_eq!(server.health().restarts, 0);
 }
 
 #[tokio::test]

@@ -235,7 +235,7 @@ fn mutants() -> Vec<Mutant> {
         m(
             "an answer that could not be recorded is not offered late",
             "../agent/executor/write.rs",
-            "segment.offer_late(id.clone(), answer, result, is_error);",
+            "segment.offer_late(id.clone(), (answer, result, is_error), aside);",
             "drop((answer, result, is_error));",
             segment("a_store_that_fails_at_the_outcome_until_the_deadline_leaves_a_doubt_that_the_late_outcome_settles"),
         ),

@@ -25,6 +25,7 @@ use axum::{
     },
 };
 use leasehold::{
+    agent::tool::Progress,
     limits::PAGE_MAX,
     run::{Entry, EntryBody, RunId, Snapshot, State as RunState, withhold},
     store::ReadError,
@@ -210,6 +211,13 @@ impl Framed {
         match said {
             Said::Text(text) => Self::new(Sent::default().event("text"), &json!({ "text": text })),
             Said::Discarded(why) => Self::new(Sent::default().event("discarded"), &json!({ "why": why })),
+            Said::Progress(call, Progress { value, total, message }) => {
+                let data = json!({ "call_id": call, "value": value, "total": total, "message": message });
+                Self::new(Sent::default().event("progress"), &data)
+            }
+            Said::Log(call, level, text) => {
+                Self::new(Sent::default().event("log"), &json!({ "call_id": call, "level": level, "text": text }))
+            }
         }
     }
 }
@@ -292,7 +300,12 @@ impl Feed {
         let (app, mut texts) = (Arc::clone(&self.app), Vec::new());
         if self.next < row.sequence {
             self.app.texts.catch_up();
-            texts = live::waiting(pieces, self.id);
+            let (of_calls, of_replies) = live::waiting(pieces, self.id).into_iter().partition(Said::is_of_a_call);
+            texts = of_replies;
+            // What a call has said until now is told before it is told that it is over.
+            for said in Vec::from_iter::<Vec<Said>>(of_calls) {
+                self.offer(Framed::piece(&said)?)?;
+            }
         }
         while self.next < row.sequence {
             let place = app.journal_place().await;

@@ -37,6 +37,10 @@ pub(crate) const STREAM_BYTES: usize = 256 * 1024;
 pub(crate) const STREAM_PAGE: usize = 16;
 /// Journals that are read at once for whoever asks, fewer than an embedded store reads side by side; further ones wait.
 pub(crate) const JOURNAL_READS_MAX: usize = 2;
+/// Artifacts that are on their way to whoever asked at once, each whole in memory; further ones are refused: 503.
+pub(crate) const DOWNLOADS_MAX: usize = 8;
+/// Bytes of a piece of one.
+pub(crate) const DOWNLOAD_CHUNK: usize = 64 * 1024;
 /// Between two comments on a stream without events.
 pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Looks at a watched run this often where no hint came.

@@ -1,8 +1,12 @@
-//! Pieces of a reply as a model of this process writes them, for whoever watches a run. A hint: what counts is the reply in the
-//! journal, which has them all.
+//! Pieces of a reply as a model of this process writes them, and what a tool of it says while it runs, for whoever watches a run. A hint:
+//! what counts is the reply in the journal, which has them all, and the outcome.
 
 use super::limits;
-use leasehold::{Live, run::RunId};
+use leasehold::{
+    Live,
+    agent::tool::Progress,
+    run::{CallId, RunId},
+};
 use std::{
     future::poll_fn,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -10,13 +14,24 @@ use std::{
 };
 use tokio::sync::{broadcast, mpsc::UnboundedReceiver};
 
-/// What a model of this process says of a run's next reply.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What a model of this process says of a run's next reply, or a tool of its running call.
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Said {
     /// More of its text.
     Text(Arc<str>),
     /// The text before this is no part of it, and why.
     Discarded(Arc<str>),
+    /// How far a call is.
+    Progress(CallId, Progress),
+    /// A line of the log of a call, after its level.
+    Log(CallId, Arc<str>, Arc<str>),
+}
+
+impl Said {
+    /// A running call says it, and no model.
+    pub(super) fn is_of_a_call(&self) -> bool {
+        matches!(self, Self::Progress(..) | Self::Log(..))
+    }
 }
 
 /// Something that is said of a run.
@@ -47,6 +62,8 @@ impl Texts {
         let piece = match said {
             Live::Text(run, text) => (run, Said::Text(text.into())),
             Live::Discarded(run, why) => (run, Said::Discarded(why.into())),
+            Live::Progress(run, call, progress) => (run, Said::Progress(call, progress)),
+            Live::Log(run, call, level, text) => (run, Said::Log(call, level.into(), text.into())),
             Live::Model(_) | Live::Tool(..) => return,
         };
         // Nobody may be watching.

@@ -4,6 +4,7 @@
 //!
 //! A file is a resource. [`problem`] is what a refusal looks like, [`guard`] what every request passes, [`limits`] every bound.
 
+mod artifacts;
 pub(crate) mod auth;
 mod catalog;
 mod decisions;
@@ -86,6 +87,7 @@ pub(crate) struct App {
     requests: Arc<Semaphore>,
     streams: Arc<Semaphore>,
     journals: Semaphore,
+    downloads: Arc<Semaphore>,
     rates: DefaultKeyedRateLimiter<String>,
 }
 
@@ -144,6 +146,7 @@ impl App {
             requests: Arc::new(Semaphore::new(limits::REQUESTS_MAX)),
             streams: Arc::new(Semaphore::new(limits::STREAMS_MAX)),
             journals: Semaphore::new(limits::JOURNAL_READS_MAX),
+            downloads: Arc::new(Semaphore::new(limits::DOWNLOADS_MAX)),
             rates: RateLimiter::keyed(Quota::per_second(limits::RATE).allow_burst(limits::BURST)),
         }
     }

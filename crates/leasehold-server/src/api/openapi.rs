@@ -1,7 +1,7 @@
 //! Every route in one list, and their description, which is generated from the code.
 
 use super::{
-    App, catalog, decisions, events,
+    App, artifacts, catalog, decisions, events,
     guard::bounded,
     health, inbox, mcp, orders,
     problem::{Problem, Shown},
@@ -70,6 +70,8 @@ pub(super) fn routes(app: &Arc<App>) -> Router {
     let short = OpenApiRouter::new()
         .routes(routes!(runs::list))
         .routes(routes!(runs::show_run))
+        .routes(routes!(artifacts::list))
+        .routes(routes!(artifacts::content))
         .routes(routes!(questions::answer))
         .routes(routes!(orders::cancel))
         .routes(routes!(orders::resolve))

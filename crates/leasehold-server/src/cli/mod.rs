@@ -6,6 +6,7 @@
 
 mod agents;
 mod answer;
+mod artifacts;
 mod audit;
 mod children;
 mod config;

@@ -1,7 +1,8 @@
-//! `leasehold runs`: list, show, follow, cancel, redrive, discard.
+//! `leasehold runs`: list, show, follow, cancel, redrive, discard; its artifacts are in `artifacts`.
 
 use super::{
     Context, Exit, Failure, Outcome,
+    artifacts::{ArtifactsArgs, artifacts},
     local::{Local, Needs, order},
     watch::{Heard, Signals},
 };
@@ -37,6 +38,8 @@ pub(crate) enum RunsCommand {
         #[arg(long, value_name = "SEQUENCE")]
         after: Option<u64>,
     },
+    /// List the images and files that the calls of a run came with, or write them into a directory
+    Artifacts(ArtifactsArgs),
     /// Cancel a run: what is in flight finishes, nothing new starts
     Cancel(OrderArgs),
     /// Send a dead or failed run on
@@ -102,6 +105,7 @@ pub(crate) async fn runs(context: &Context, command: RunsCommand) -> Outcome {
         RunsCommand::List(args) => list(context, args).await,
         RunsCommand::Show { run } => show_run(context, &run).await,
         RunsCommand::Follow { run, after } => follow(context, &run, after).await,
+        RunsCommand::Artifacts(args) => artifacts(context, args).await,
         RunsCommand::Cancel(args) => cancel(context, args).await,
         RunsCommand::Redrive(args) => redrive(context, args).await,
         RunsCommand::Discard(args) => discard(context, args).await,

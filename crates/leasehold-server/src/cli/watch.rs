@@ -16,6 +16,7 @@ use crate::{
 use indicatif::{ProgressBar, ProgressStyle};
 use leasehold::{
     Execution, Live, Runtime,
+    agent::tool::Progress,
     run::{Entry, EntryBody, RunId},
 };
 use std::{io::IsTerminal as _, time::Duration};
@@ -176,6 +177,8 @@ pub(crate) async fn execute(
                 Live::Model(_) | Live::Text(..) => steps.doing("the model works"),
                 Live::Discarded(_, why) => steps.say(&why),
                 Live::Tool(_, call, tool) => steps.doing(&format!("{tool} {call}")),
+                Live::Progress(_, call, progress) => steps.doing(&format!("{call}: {}", so_far(&progress))),
+                Live::Log(_, call, level, text) => steps.doing(&format!("{call}: {level}: {text}")),
             },
             heard = signals.next() => match heard {
                 Heard::Interrupt if interrupted => {
@@ -202,6 +205,13 @@ pub(crate) async fn execute(
             },
         }
     }
+}
+
+/// How far a call is, on a line.
+fn so_far(progress: &Progress) -> String {
+    let Progress { value, total, message } = progress;
+    let so_far = total.map_or_else(|| value.to_string(), |total| format!("{value} of {total}"));
+    message.as_ref().map_or_else(|| so_far.clone(), |message| format!("{so_far}, {message}"))
 }
 
 /// Entries from `next` on, once there are some. A store that does not answer is asked again: it is only watched.

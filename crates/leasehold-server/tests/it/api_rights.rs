@@ -61,6 +61,9 @@ GET  /api/v1/runs/{id}/events       -          waiting        401  401   401    
 GET  /api/v1/runs/{id}/events       stream     waiting        401  401   401     401     401  404    200    200   404    200  404   200     200  200
 GET  /api/v1/runs/{id}/events       -          done           401  401   401     401     401  404    200    200   404    404  404   200     200  200
 GET  /api/v1/runs/{id}/events       stream     done           401  401   401     401     401  404    200    200   404    404  404   200     200  200
+GET  /api/v1/runs/{id}/artifacts    -          done           401  401   401     401     401  404    200    200   404    404  404   200     200  200
+GET  /api/v1/runs/{id}/artifacts    -          waiting        401  401   401     401     401  404    200    200   404    200  404   200     200  200
+GET  /api/v1/runs/{id}/artifacts/{artifact} -  done           401  401   401     401     401  404    404    404   404    404  404   404     404  404
 POST /api/v1/runs/{id}/decision     approve    waiting        401  401   401     401     401  404    role   role  404    200  404   mach    tool 200
 POST /api/v1/runs/{id}/decision     deny       waiting        401  401   401     401     401  404    role   role  404    200  404   200     200  200
 POST /api/v1/runs/{id}/input        values     asks           401  401   401     401     401  404    role   role  404    200  404   mach    tool 200

@@ -9,6 +9,7 @@
     reason = "an assertion library: panicking is how it says that a store breaks its contract"
 )]
 
+mod artifacts;
 mod charges;
 mod claims;
 mod guard;
@@ -124,6 +125,9 @@ const CASES: &[Case] = cases![
     charges::what_is_older_than_the_window_does_not_count,
     charges::a_charged_write_whose_guard_does_not_hold_charges_nothing,
     charges::charges_at_once_never_exceed_their_budgets,
+    artifacts::artifacts_are_there_with_the_write_that_brings_them,
+    artifacts::a_write_whose_guard_does_not_hold_keeps_nothing,
+    artifacts::a_content_is_kept_once_and_a_write_sent_again_changes_nothing,
     records::a_record_comes_back_as_it_went_in,
     records::a_record_is_written_only_over_the_version_that_was_seen,
     records::an_expired_record_stays_until_it_is_removed,

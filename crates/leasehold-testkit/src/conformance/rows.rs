@@ -158,6 +158,7 @@ pub(super) async fn a_journal_is_read_in_pages(world: World) {
             entries,
             charges: Vec::new(),
             called: Vec::new(),
+            artifacts: Vec::new(),
         })
         .await;
     let numbers = |page: Vec<Entry>| page.iter().map(|e| e.sequence).collect::<Vec<_>>();

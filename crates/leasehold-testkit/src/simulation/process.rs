@@ -8,8 +8,8 @@ use leasehold::{
     clock::{BootClock, BootInstant, WallClock},
     run::{Claimer, Entry, LeaseTime, RunId, Snapshot},
     store::{
-        Answer, Choose, Chosen, Filter, Held, Insert, Inserted, Lapsed, Listed, Look, ReadError, Record, Renewer, Store,
-        Unavailable, Visible, Wanted, Write,
+        Answer, Artifact, Choose, Chosen, Filter, Held, Insert, Inserted, Lapsed, Listed, Look, ReadError, Record, Renewer,
+        Store, Unavailable, Visible, Wanted, Write,
     },
 };
 use std::{
@@ -178,6 +178,12 @@ impl Store for SimStore {
     }
     async fn journal(&self, id: RunId, from: u64, limit: usize) -> Result<Vec<Entry>, ReadError> {
         self.through(self.inner.journal(id, from, limit)).await
+    }
+    async fn artifacts(&self, id: RunId) -> Result<Vec<Artifact>, Unavailable> {
+        self.through(self.inner.artifacts(id)).await
+    }
+    async fn artifact(&self, id: RunId, handle: &str) -> Result<Option<Artifact>, Unavailable> {
+        self.through(self.inner.artifact(id, handle)).await
     }
     async fn list(&self, filter: &Filter, before: Option<RunId>, limit: usize) -> Result<Vec<Listed>, Unavailable> {
         self.through(self.inner.list(filter, before, limit)).await

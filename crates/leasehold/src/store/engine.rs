@@ -12,7 +12,7 @@ use crate::{
         Chain, Charge, Claimer, Delta, Entry, EntryBody, Event, Grant, Late, LateAnswer, LeaseChange, LeaseId, LeaseTime,
         NewRun, Now, Policy, Rejection, Right, RunId, Snapshot, State, Tick, WriteId, apply, birth,
     },
-    seal::{self, Keyring, Place},
+    seal::{self, Column, Keyring, Place},
 };
 use backon::{ExponentialBuilder, Retryable};
 use std::{
@@ -26,10 +26,13 @@ use std::{
 use tokio::sync::broadcast;
 use tokio_util::task::TaskTracker;
 
+mod artifacts;
 mod late;
 mod read;
 mod transact;
 
+pub use artifacts::KeptArtifact;
+pub(crate) use artifacts::{PutAside, Sealed};
 pub(crate) use transact::Worked;
 
 /// Entries that were just committed by this process: a hint for watchers, who read the journal for the truth.
@@ -368,7 +371,16 @@ impl Engine {
         let changes = !entries.is_empty() || lease != LeaseChange::Keep;
         let (sealed, called) = (self.sealed(row.id, &entries)?, called(&entries));
         let (lease, charges) = (self.lease_op(lease), Vec::new());
-        let write = changes.then(|| Write { write_id, guard, next: next.clone(), lease, entries: sealed, charges, called });
+        let write = changes.then(|| Write {
+            write_id,
+            guard,
+            next: next.clone(),
+            lease,
+            entries: sealed,
+            charges,
+            called,
+            artifacts: Vec::new(),
+        });
         Ok(Drafted { write, done: Done { row: next, entries } })
     }
 
@@ -515,6 +527,17 @@ impl Engine {
         patience: Duration,
         event: impl Fn(&Snapshot) -> Event,
     ) -> Result<Done, CommitError> {
+        self.change_keeping(id, write_id, patience, event, &Sealed::default()).await
+    }
+
+    async fn change_keeping(
+        &self,
+        id: RunId,
+        write_id: WriteId,
+        patience: Duration,
+        event: impl Fn(&Snapshot) -> Event,
+        kept: &Sealed,
+    ) -> Result<Done, CommitError> {
         let started = tokio::time::Instant::now();
         // The sequence at which a write without an answer was sent: from there on its own entries are looked for.
         let unanswered = AtomicU64::new(u64::MAX);
@@ -536,7 +559,7 @@ impl Engine {
             let drafted = sent.lock().unwrap_or_else(PoisonError::into_inner).take();
             let drafted = match drafted.filter(|(sequence, epoch, _)| (*sequence, *epoch) == (row.sequence, row.epoch)) {
                 Some((.., drafted)) => drafted,
-                None => self.draft(&row, vec![event(&row)], write_id, None)?,
+                None => self.draft(&row, vec![event(&row)], write_id, None)?.keeping(kept),
             };
             *sent.lock().unwrap_or_else(PoisonError::into_inner) = Some((row.sequence, row.epoch, drafted.clone()));
             match self.send(drafted).await {

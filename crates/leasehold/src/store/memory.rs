@@ -2,8 +2,8 @@
 //! holds one lock from its first look to its last change, so each is a transaction. Nothing survives the value.
 
 use super::{
-    Answer, Choose, Chosen, Filter, Guard, Held, Insert, Inserted, Lapse, Lapsed, LeaseOp, Listed, Look, ReadError, Record,
-    Renewer, RequestKey, Store, Unavailable, Visible, Wanted, Write, record, shape,
+    Answer, Artifact, Choose, Chosen, Filter, Guard, Held, Insert, Inserted, Lapse, Lapsed, LeaseOp, Listed, Look, ReadError,
+    Record, Renewer, RequestKey, Store, Unavailable, Visible, Wanted, Write, record, shape,
 };
 use crate::{
     clock::BootClock,
@@ -34,6 +34,7 @@ struct Tables {
     effects: HashMap<(String, RunId, CallId), (Timestamp, i64)>,
     records: BTreeMap<(String, String), Record>,
     callers: HashMap<(String, RunId), Timestamp>,
+    artifacts: BTreeMap<(RunId, String), Artifact>,
 }
 
 #[derive(Debug)]
@@ -126,6 +127,9 @@ impl Shared {
         if let Some(at) = called_at {
             tables.callers.extend(write.called.into_iter().map(|tool| ((tool, run), at)));
         }
+        for artifact in write.artifacts {
+            tables.artifacts.entry((run, artifact.handle.clone())).or_insert(artifact);
+        }
         for charge in write.charges {
             tables.effects.entry((charge.budget, run, charge.call)).or_insert((charge.at, charge.amount));
         }
@@ -208,6 +212,19 @@ impl Store for MemoryStore {
             .get(&id)
             .map(|s| s.journal.iter().skip(from).take(shape::page(limit)).cloned().collect())
             .unwrap_or_default())
+    }
+
+    async fn artifacts(&self, id: RunId) -> Result<Vec<Artifact>, Unavailable> {
+        let tables = self.shared.tables();
+        let of_run = tables.artifacts.iter().filter(|((run, _), _)| *run == id).map(|(_, artifact)| artifact);
+        let mut found: Vec<Artifact> = of_run.map(|it| Artifact { content: Arc::default(), ..it.clone() }).collect();
+        found.sort_by(|a, b| (a.sequence, &a.handle).cmp(&(b.sequence, &b.handle)));
+        found.truncate(shape::page(usize::MAX));
+        Ok(found)
+    }
+
+    async fn artifact(&self, id: RunId, handle: &str) -> Result<Option<Artifact>, Unavailable> {
+        Ok(self.shared.tables().artifacts.get(&(id, handle.to_owned())).cloned())
     }
 
     async fn list(&self, filter: &Filter, before: Option<RunId>, limit: usize) -> Result<Vec<Listed>, Unavailable> {

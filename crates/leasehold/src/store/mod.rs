@@ -25,8 +25,12 @@
 //! 11. **Work and its record are one**: what [`transact`](Store::transact) does in the store's own database is there with the guarded
 //!     write that journals it, or neither is. A store without a database does not begin it.
 //!
+//! 12. **Artifacts are there with the entry that they came with**, or neither is: those of a write are written in its transaction, and
+//!     one whose handle its run has already stays as it is.
+//!
 //! [`conformance`](../../leasehold_testkit/conformance/index.html) in the test kit is this contract as tests, with one entry for every store.
 
+mod artifact;
 pub mod engine;
 pub mod memory;
 pub mod postgres;
@@ -36,6 +40,7 @@ pub mod sqlite;
 pub mod transaction;
 mod wall;
 
+pub use artifact::Artifact;
 pub use record::Record;
 pub use transaction::{Transacted, Transaction};
 pub use wall::StoreWall;
@@ -122,6 +127,8 @@ pub struct Write {
     pub charges: Vec<Charge>,
     /// The tools that write of which its entries show a person a call, or stamp one; each once.
     pub called: Vec<String>,
+    /// Kept with its entries.
+    pub artifacts: Vec<Artifact>,
 }
 
 /// The store said no, for a reason of its own (a permission, a full disk): certainly nothing of it is there.
@@ -382,6 +389,11 @@ pub trait Store: Send + Sync + fmt::Debug {
     async fn load(&self, id: RunId) -> Result<Option<Snapshot>, ReadError>;
     /// Entries from number `from`, at most `limit` (and [`PAGE_MAX`](crate::limits::PAGE_MAX)).
     async fn journal(&self, id: RunId, from: u64, limit: usize) -> Result<Vec<Entry>, ReadError>;
+    /// The artifacts of a run without their content, in the order of their entries and handles; at most
+    /// [`PAGE_MAX`](crate::limits::PAGE_MAX).
+    async fn artifacts(&self, id: RunId) -> Result<Vec<Artifact>, Unavailable>;
+    /// An artifact with its content.
+    async fn artifact(&self, id: RunId, handle: &str) -> Result<Option<Artifact>, Unavailable>;
     /// Rows, newest first, those with an id below `before`; at most `limit`.
     async fn list(&self, filter: &Filter, before: Option<RunId>, limit: usize) -> Result<Vec<Listed>, Unavailable>;
     /// Shows `choose` queued runs that are due, those of an agent by priority, then due time, then id, and applies what it writes, in

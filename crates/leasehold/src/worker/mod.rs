@@ -1,5 +1,6 @@
 //! Segments: the only place where a run is executed. Every segment holds a lease.
 
+mod aside;
 pub(crate) mod heartbeat;
 pub(crate) mod permit;
 pub mod pool;
@@ -11,6 +12,7 @@ pub(crate) mod segment;
 pub(crate) mod trust;
 
 pub use crate::store::transaction::{PostgresTransaction, SqliteTransaction, Undone, Work};
+pub(crate) use aside::{PutAside, Room};
 pub use heartbeat::{Heartbeat, Signal, Ticker};
 pub use permit::{NotHeld, WritePermit};
 pub use probe::{Point, Probe};

@@ -2,6 +2,7 @@
 //! [`WritePermit`]. Everything an agent changes goes through it.
 
 use super::{
+    aside::{PutAside, Room},
     heartbeat::{Heartbeat, HoldGuard, Signal},
     permit::WritePermit,
     trust::TrustWindow,
@@ -11,11 +12,11 @@ use crate::{
     clock::BootInstant,
     run::{
         Act, CallId, Charge, Event, Fence, Late, LateAnswer, Recorded, Rejection, Right, RunId, Snapshot, StampCall, State,
-        Story, WriteId,
+        Story, WriteId, body,
     },
     store::{
         Held, Unavailable,
-        engine::{CommitError, Done, Engine},
+        engine::{CommitError, Done, Engine, Sealed},
     },
 };
 use jiff::Timestamp;
@@ -90,6 +91,10 @@ impl Segment {
         Ok(Self { engine, heartbeat, row, story, right, trust, signal, _hold: hold })
     }
 
+    /// What its run may keep yet of what its calls put aside.
+    pub(crate) fn room(&self) -> Arc<Room> {
+        Room::of(Arc::clone(&self.engine), self.row.id)
+    }
     /// The row as this holder knows it.
     pub fn row(&self) -> &Snapshot {
         &self.row
@@ -133,10 +138,10 @@ impl Segment {
     /// # Errors
     /// See [`SegmentError`].
     pub(crate) async fn commit(&mut self, acts: Vec<Act>) -> Result<(), SegmentError> {
-        self.commit_charged(acts, &[]).await
+        self.commit_with(acts, &[], &Sealed::default()).await
     }
 
-    async fn commit_charged(&mut self, acts: Vec<Act>, charges: &[Charge]) -> Result<(), SegmentError> {
+    async fn commit_with(&mut self, acts: Vec<Act>, charges: &[Charge], kept: &Sealed) -> Result<(), SegmentError> {
         let write_id = WriteId::random();
         let mut pause = Duration::from_millis(20);
         let mut refused_since = None;
@@ -147,7 +152,7 @@ impl Segment {
                 Some(draft) => Ok(draft),
                 None => {
                     let events = acts.iter().cloned().map(|act| Event::Holder(self.right, act)).collect();
-                    self.engine.draft(&self.row, events, write_id, None).map(|draft| draft.charged(charges))
+                    self.engine.draft(&self.row, events, write_id, None).map(|draft| draft.charged(charges).keeping(kept))
                 }
             };
             let sent = self.heartbeat.now();
@@ -282,6 +287,20 @@ impl Segment {
         self.commit(vec![Act::Record(records)]).await
     }
 
+    /// Journals what became of a call, and keeps what it has put aside with that.
+    ///
+    /// # Errors
+    /// See [`SegmentError`].
+    pub(crate) async fn record_outcome(
+        &mut self,
+        outcome: body::ToolOutcome,
+        aside: Vec<PutAside>,
+    ) -> Result<(), SegmentError> {
+        // Where nothing can be sealed, the outcome cannot be either, which is tried again below.
+        let kept = self.engine.sealed_artifacts(self.row.id, &outcome.call_id, &aside).unwrap_or_default();
+        self.commit_with(vec![Act::Record(vec![Recorded::Outcome(outcome)])], &[], &kept).await
+    }
+
     /// Stamps a write, together with the acts that led to it, and hands out the permit to enter it. The stamp is durable and the
     /// trust window was checked after it when this returns.
     ///
@@ -306,9 +325,9 @@ impl Segment {
     /// A stamp that may be durable although its segment has stopped was certainly not used: that is said for as long as this
     /// process lives, so that no doubt comes of it.
     async fn commit_stamp(&mut self, acts: Vec<Act>, call_id: &CallId, charges: &[Charge]) -> Result<(), SegmentError> {
-        let result = self.commit_charged(acts, charges).await;
+        let result = self.commit_with(acts, charges, &Sealed::default()).await;
         if let Err(SegmentError::Lost(why)) = &result {
-            self.offer_late(call_id.clone(), LateAnswer::NotStarted, Value::String(why.clone()), true);
+            self.offer_late(call_id.clone(), (LateAnswer::NotStarted, Value::String(why.clone()), true), Vec::new());
         }
         result
     }
@@ -335,9 +354,14 @@ impl Segment {
     }
 
     /// Keeps what a tool answered after the right was lost, and offers it as a late outcome for as long as this process lives.
-    pub(crate) fn offer_late(&self, call_id: CallId, answer: LateAnswer, result: Value, is_error: bool) {
+    pub(crate) fn offer_late(
+        &self,
+        call_id: CallId,
+        (answer, result, is_error): (LateAnswer, Value, bool),
+        aside: Vec<PutAside>,
+    ) {
         let late = Late { call_id, right: self.right, answer, is_error, result };
-        self.engine.offer_late(self.row.id, late);
+        self.engine.offer_late(self.row.id, late, aside);
     }
 
     /// The permit for the fence that stands: own stamp, and the right certain to hold long enough to enter.
@@ -355,7 +379,7 @@ impl Segment {
             // The stamp came to be, its answer was lost, and so is the right by now.
             let why = "the lease ended before the write was entered".to_owned();
             self.trust.lose();
-            self.offer_late(call, LateAnswer::NotStarted, Value::String(why.clone()), true);
+            self.offer_late(call, (LateAnswer::NotStarted, Value::String(why.clone()), true), Vec::new());
             return Err(SegmentError::Lost(why));
         }
         let Some(fence) = self.row.fence.clone().filter(|f| self.is_own(f, &call)) else {

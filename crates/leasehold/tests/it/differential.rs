@@ -87,6 +87,7 @@ impl Step {
             entries: entries(self.before.sequence, &self.delta.entries, &self.delta.next, self.write_id, self.number),
             charges: Vec::new(),
             called: Vec::new(),
+            artifacts: Vec::new(),
         }
     }
 }

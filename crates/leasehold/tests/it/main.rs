@@ -1,6 +1,7 @@
 //! What the library does, seen from outside: one binary, because each has the whole library in it again. A test that counts the
 //! children of its process, or listens to the log of it, has a binary of its own beside this one.
 
+mod artifacts;
 mod budgets;
 mod cases_core_calls;
 mod cases_core_people;

@@ -92,7 +92,7 @@ async fn the_next_model_starts_from_the_same_transcript_and_nothing_of_half_a_st
         match said {
             Live::Text(_, text) => seen.push(text),
             Live::Discarded(_, why) => seen.push(format!("<{why}>")),
-            Live::Model(_) | Live::Tool(..) => {}
+            Live::Model(_) | Live::Tool(..) | Live::Progress(..) | Live::Log(..) => {}
         }
     }
     let void = "<main (openai/some-model) failed (truncated); spare (anthropic/some-model) is asked>";

@@ -25,7 +25,7 @@ const FILE: &str = "LEASEHOLD_TEST_FILE";
 const RUN: &str = "LEASEHOLD_TEST_RUN";
 const EACH: u64 = 25;
 /// Steps of the schema, each taken once.
-const MIGRATIONS: i64 = 10;
+const MIGRATIONS: i64 = 11;
 
 fn open(path: &Path) -> Arc<SqliteStore> {
     SqliteStore::open(path, Arc::new(SystemClock::new().unwrap())).unwrap()

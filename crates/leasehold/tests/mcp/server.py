@@ -1,11 +1,13 @@
 """A server of the tests, on FastMCP: tools that misbehave when they are asked to. `server.py [PORT]`; without a port over stdio,
 where another argument only names the process."""
 
+import base64
 import os
 import sys
 import time
 
 from fastmcp import Context, FastMCP
+from mcp.types import ImageContent
 
 server = FastMCP("tests")
 
@@ -85,6 +87,29 @@ def say_secret(name: str) -> str:
     """Tells a variable to everybody."""
     print(os.environ.get(name), file=sys.stderr, flush=True)
     raise ValueError(f"the secret is {os.environ.get(name)}")
+
+
+@server.tool
+def picture(bytes: int):
+    """An image of that many bytes, each time another."""
+    content = (b"\x89PNG\r\n\x1a\n" + os.urandom(bytes))[:bytes]
+    return ImageContent(type="image", data=base64.b64encode(content).decode(), mimeType="image/png")
+
+
+@server.tool
+async def flood(ctx: Context, count: int) -> str:
+    """Says that often how far it is."""
+    for n in range(count):
+        await ctx.report_progress(n + 1, count, f"step {n + 1}")
+    return "flooded"
+
+
+@server.tool
+async def shout(ctx: Context, bytes: int, times: int, name: str) -> str:
+    """Writes lines of that length to its log, each with a variable in it."""
+    for _ in range(times):
+        await ctx.info(f"{os.environ.get(name)} " + "x" * bytes)
+    return "shouted"
 
 
 if len(sys.argv) > 1 and sys.argv[1].isdigit():

@@ -1,6 +1,7 @@
 """A server of the tests that needs nothing but Python: `shifting.py TOOLS LEDGER [PORT]`; without a port over stdio. It lists what the
 file TOOLS says at that moment, and over stdio tells when that changes. Each call is a line of the file LEDGER before it is answered,
-and is not answered while there is a file LEDGER.hold."""
+and is not answered while there is a file LEDGER.hold; its result is what the file LEDGER.answer says, where there is one. What it is
+told without being asked is a line of the file LEDGER.told."""
 
 import json
 import os
@@ -24,7 +25,15 @@ def called(params):
         file.write(json.dumps(line) + "\n")
     while os.path.exists(LEDGER + ".hold"):
         time.sleep(0.02)
+    if os.path.exists(LEDGER + ".answer"):
+        with open(LEDGER + ".answer") as file:
+            return json.load(file)
     return {"content": [{"type": "text", "text": "noted"}]}
+
+
+def told(message):
+    with lock, open(LEDGER + ".told", "a") as file:
+        file.write(json.dumps(message) + "\n")
 
 
 def answer(message):
@@ -67,6 +76,7 @@ class Http(BaseHTTPRequestHandler):
     def do_POST(self):
         message = json.loads(self.rfile.read(int(self.headers["content-length"])))
         if "id" not in message:
+            told(message)
             self.send_response(202)
             self.send_header("content-length", "0")
             self.end_headers()
@@ -95,3 +105,5 @@ else:
         message = json.loads(line)
         if "id" in message:
             threading.Thread(target=lambda m=message: say(answer(m)), daemon=True).start()
+        else:
+            told(message)

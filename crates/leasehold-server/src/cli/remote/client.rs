@@ -205,7 +205,28 @@ impl Client {
         request.bearer_auth(self.token.expose_secret()).header(header::ACCEPT, accept)
     }
 
+    /// Fetches what is no text.
+    pub(super) async fn bytes(&self, path: &str) -> Result<Vec<u8>, Trouble> {
+        let (status, kind, bytes) = self.receive(self.request(Method::GET, path, Want::Json)).await?;
+        if status.is_success() { Ok(bytes) } else { Err(self.refused(status, &kind, bytes)) }
+    }
+
     async fn send(&self, request: reqwest::RequestBuilder, want: Want) -> Result<Answer, Trouble> {
+        let (status, kind, bytes) = self.receive(request).await?;
+        if !status.is_success() {
+            return Err(self.refused(status, &kind, bytes));
+        }
+        let body = String::from_utf8(bytes).map_err(|_| self.foreign("sent what is not text in UTF-8"))?;
+        let wanted = if want == Want::Json { "application/json" } else { "text/plain" };
+        if kind == wanted {
+            Ok(Answer { body })
+        } else {
+            Err(self.foreign(&format!("answered with `{kind}` instead of {wanted}")))
+        }
+    }
+
+    /// The status, the type and the body of an answer.
+    async fn receive(&self, request: reqwest::RequestBuilder) -> Result<(StatusCode, String, Vec<u8>), Trouble> {
         let mut response = request.send().await.map_err(|error| self.unreachable(error))?;
         let status = response.status();
         let kind = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -217,24 +238,19 @@ impl Client {
             }
             bytes.extend_from_slice(&chunk);
         }
-        let body = String::from_utf8(bytes).map_err(|_| self.foreign("sent what is not text in UTF-8"))?;
-        if status.is_success() {
-            let wanted = if want == Want::Json { "application/json" } else { "text/plain" };
-            return if kind == wanted {
-                Ok(Answer { body })
-            } else {
-                Err(self.foreign(&format!("answered with `{kind}` instead of {wanted}")))
-            };
-        }
+        Ok((status, kind, bytes))
+    }
+
+    fn refused(&self, status: StatusCode, kind: &str, bytes: Vec<u8>) -> Trouble {
         if kind == "application/problem+json"
-            && let Ok(problem) = serde_json::from_str(&body)
+            && let Ok(problem) = serde_json::from_slice(&bytes)
         {
-            return Err(Trouble::Refused(status, problem));
+            return Trouble::Refused(status, problem);
         }
         if status.is_redirection() {
-            return Err(self.foreign("answered with a redirect, which is not followed: name the server itself"));
+            return self.foreign("answered with a redirect, which is not followed: name the server itself");
         }
-        Err(self.foreign(&format!("answered {}", status.as_u16())))
+        self.foreign(&format!("answered {}", status.as_u16()))
     }
 
     fn foreign(&self, what: &str) -> Trouble {

@@ -9,10 +9,12 @@ use super::{
 use crate::{
     cli::{
         Exit, Failure, Outcome,
+        artifacts::{ArtifactsArgs, show, write},
         runs::{ListArgs, OrderArgs, RunsCommand, print_event},
         watch::{Heard, Signals},
     },
     terminal::{self, Screen},
+    wire::Artifact,
 };
 use leasehold::run::State;
 use serde_json::{Value, json};
@@ -24,6 +26,7 @@ impl Remote {
             RunsCommand::List(args) => self.list(args).await,
             RunsCommand::Show { run } => self.show_run(&run).await,
             RunsCommand::Follow { run, after } => self.follow(&run, after).await,
+            RunsCommand::Artifacts(args) => self.artifacts(args).await,
             RunsCommand::Cancel(args) => self.order("cancel", args).await,
             RunsCommand::Redrive(args) => self.order("redrive", args).await,
             RunsCommand::Discard(args) => self.order("discard", args).await,
@@ -74,6 +77,20 @@ impl Remote {
         self.text(id).await.map_err(unknown)?.all(&mut screen);
         screen.print()?;
         Ok(Exit::Done)
+    }
+
+    async fn artifacts(&self, args: ArtifactsArgs) -> Outcome {
+        let id = self.find(&args.run).await?;
+        let place = format!("/runs/{id}/artifacts");
+        let unknown = |trouble: Trouble| if trouble.is_hidden() { self.no_such_run(&args.run) } else { trouble.into() };
+        let listed: Page<Artifact> = self.client.get(&place, &[], Want::Json).await.map_err(unknown)?.read()?;
+        if let Some(directory) = &args.out {
+            for artifact in &listed.items {
+                let content = self.client.bytes(&format!("{place}/{}", artifact.artifact)).await?;
+                write(directory, artifact, &content)?;
+            }
+        }
+        show(listed.items, self.json)
     }
 
     async fn follow(&self, run: &str, after: Option<u64>) -> Outcome {

@@ -31,8 +31,12 @@ pub(crate) fn once(tool: &str) -> String {
 impl Place {
     /// None where this machine has no Python.
     pub(crate) async fn new() -> Option<Self> {
-        let python = mcp::python().await?;
-        let place = Self { home: Home::new(env!("CARGO_BIN_EXE_leasehold")), python };
+        Self::at(Home::new(env!("CARGO_BIN_EXE_leasehold"))).await
+    }
+
+    /// The same in a home of the caller's.
+    pub(crate) async fn at(home: Home) -> Option<Self> {
+        let place = Self { home, python: mcp::python().await? };
         place.lists(&[tool("append")]);
         Some(place)
     }
@@ -67,6 +71,18 @@ impl Place {
         std::fs::remove_file(self.path("calls.hold")).unwrap();
     }
 
+    /// What each call is answered with from now on.
+    pub(crate) fn answers(&self, result: &Value) {
+        self.replace("calls.answer", &result.to_string());
+    }
+
+    /// What the server was told without being asked, of this method.
+    pub(crate) fn told(&self, method: &str) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.path("calls.told")).unwrap_or_default();
+        let all = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        all.filter(|message| message["method"] == method).collect()
+    }
+
     /// The server as a command; another one with each `of`.
     pub(crate) fn command_of(&self, of: &[&str]) -> Vec<String> {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../leasehold/tests/mcp/shifting.py");
@@ -99,7 +115,7 @@ impl Place {
         format!(
             r#"
 [store]
-url = "sqlite:leasehold.db"
+url = "{}"
 [lease]
 ttl = "2s"
 sweep_interval = "200ms"
@@ -113,7 +129,8 @@ name = "a"
 model = "m"
 tools = {tools}
 {sections}
-"#
+"#,
+            self.home.store_url()
         )
     }
 

@@ -10,10 +10,7 @@ use crate::{
         tool::{Arguments, Asker, InputRequired, ReadAnswer, ReadTool, Tool},
     },
     limits,
-    run::{
-        Act, AskedInput, CallId, CallInput, CardCall, InputQuestion, Outcome, Recorded, ReplyCall, StoryCall, Via, WaitKind,
-        body,
-    },
+    run::{Act, AskedInput, CallId, CallInput, CardCall, InputQuestion, Outcome, ReplyCall, StoryCall, Via, WaitKind, body},
     worker::{Segment, SegmentError},
 };
 use serde_json::Value;
@@ -65,7 +62,7 @@ impl Executor {
         let run = segment.run();
         let interrupted = interrupt(segment);
         tokio::pin!(interrupted);
-        let mut desk = Desk::new(segment);
+        let mut desk = Desk::new(segment, self.live.clone());
         // Dropped, the set aborts what is running.
         let mut running = JoinSet::new();
         let places = Arc::new(Semaphore::new(limits::PARALLEL_READS_MAX));
@@ -108,7 +105,8 @@ impl Executor {
                 ReadEnd::Answered(answer) => outcome(&call, Outcome::Done, Via::Tool, answer.result, answer.is_error),
                 ReadEnd::Unknown(why) => outcome(&call, Outcome::Unknown, Via::Tool, Value::String(why), true),
             };
-            segment.record(vec![Recorded::Outcome(recorded)]).await?;
+            let aside = if recorded.outcome == Outcome::Done { desk.put_aside(&call.id) } else { Vec::new() };
+            segment.record_outcome(recorded, aside).await?;
             desk.deliver(segment);
         }
     }

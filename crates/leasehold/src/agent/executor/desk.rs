@@ -2,11 +2,18 @@
 //! reply is what the journal says, whoever of whatever process wrote it.
 
 use crate::{
-    agent::tool::{Asker, Continued, NotAsked, Reply, ask::AskedBy},
-    run::{Act, CallId, CallInput, body},
-    worker::{Segment, SegmentError, Signal},
+    agent::{
+        executor::Live,
+        tool::{Asker, Continued, NotAsked, Reply, Shelf, Teller, ask::AskedBy},
+    },
+    run::{Act, CallId, CallInput, RunId, body},
+    worker::{PutAside, Room, Segment, SegmentError, Signal},
 };
-use tokio::sync::{mpsc, oneshot, watch};
+use std::{collections::HashMap, sync::Arc};
+use tokio::sync::{
+    mpsc::{self, UnboundedSender},
+    oneshot, watch,
+};
 
 /// A question that was asked and has no reply yet.
 struct Standing {
@@ -41,18 +48,32 @@ pub(super) struct Desk {
     signal: watch::Receiver<Signal>,
     standing: Vec<Standing>,
     closed: Option<NotAsked>,
+    run: RunId,
+    room: Arc<Room>,
+    shelves: HashMap<CallId, Shelf>,
+    live: Option<UnboundedSender<Live>>,
 }
 
 impl Desk {
-    pub(super) fn new(segment: &Segment) -> Self {
+    pub(super) fn new(segment: &Segment, live: Option<UnboundedSender<Live>>) -> Self {
         let (sender, asked) = mpsc::channel(1);
-        Self { sender, asked, signal: segment.signal(), standing: Vec::new(), closed: None }
+        let (run, room) = (segment.run(), segment.room());
+        let (signal, standing, shelves) = (segment.signal(), Vec::new(), HashMap::new());
+        Self { sender, asked, signal, standing, closed: None, run, room, shelves, live }
     }
 
     /// For one entry of a call.
-    pub(super) fn asker(&self, segment: &Segment, call: &CallId) -> Asker {
+    pub(super) fn asker(&mut self, segment: &Segment, call: &CallId) -> Asker {
+        let shelf = Shelf::new(&self.room);
+        self.shelves.insert(call.clone(), shelf.clone());
+        let teller = self.live.clone().map(|live| Teller::new(self.run, call.clone(), live));
         let continued = segment.story().calls.get(call).and_then(|call| call.requires.as_ref()).map(continued);
-        Asker::new(call.clone(), self.sender.clone(), continued)
+        Asker::new(call.clone(), self.sender.clone(), continued).with(shelf, teller.unwrap_or_default())
+    }
+
+    /// What the newest entry of a call has put aside, once.
+    pub(super) fn put_aside(&mut self, call: &CallId) -> Vec<PutAside> {
+        self.shelves.remove(call).map(|shelf| shelf.take()).unwrap_or_default()
     }
 
     /// Somebody waits for a person.

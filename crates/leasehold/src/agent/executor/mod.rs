@@ -15,6 +15,7 @@ use super::{
     model::{ModelError, ModelErrorClass, ModelRequest, OfferedTool, Piece, chain},
     owner::Owners,
     registry::{AgentSpec, Authority, InForce},
+    tool::Progress,
     transcript,
 };
 use crate::{
@@ -42,6 +43,10 @@ pub enum Live {
     Discarded(RunId, String),
     /// A tool is entered.
     Tool(RunId, CallId, String),
+    /// How far a running call is, as its tool says.
+    Progress(RunId, CallId, Progress),
+    /// A line of the log of a running call, with its level, as its tool says.
+    Log(RunId, CallId, String, String),
 }
 
 /// What an executor needs beside the segment.

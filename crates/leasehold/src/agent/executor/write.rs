@@ -18,7 +18,7 @@ use crate::{
     },
     limits,
     run::{Act, BASIS_MOVED, CallId, Charge, Effect, LateAnswer, Outcome, Recorded, ReplyCall, Snapshot, StoryCall, Via},
-    worker::{Point, Segment, SegmentError, WritePermit},
+    worker::{Point, PutAside, Segment, SegmentError, WritePermit},
 };
 use serde_json::Value;
 use std::{sync::Arc, time::Duration};
@@ -152,9 +152,13 @@ impl Executor {
         loop {
             entries += 1;
             self.at(Point::AfterStamp, segment, Some(&id)).await;
+            let mut aside = Vec::new();
             let answer = if permit.check().is_ok() {
                 match self.in_tool(segment, &tool, permit, &arguments).await {
-                    Some(answer) => answer,
+                    Some((answer, put)) => {
+                        aside = put;
+                        answer
+                    }
                     // Whoever claims the run next repeats it with its key.
                     None => return segment.commit(vec![Act::Yield]).await,
                 }
@@ -162,7 +166,7 @@ impl Executor {
                 WriteAnswer::NotStarted { why: OUT_OF_TRUST.into() }
             };
             self.at(Point::AfterReturn, segment, Some(&id)).await;
-            match self.answered(segment, &id, answer, entries).await {
+            match self.answered(segment, &id, (answer, aside), entries).await {
                 Ok(None) => {
                     self.at(Point::AfterRecord, segment, Some(&id)).await;
                     return Ok(());
@@ -183,7 +187,7 @@ impl Executor {
         }
     }
 
-    /// What the tool answers; none: it is to be handed back from the middle of the call. That is for an idempotent write; any other has
+    /// What the tool answers, and what it has put aside; none: it is to be handed back from the middle of the call. That is for an idempotent write; any other has
     /// one chance to be known: to be waited for.
     async fn in_tool(
         &self,
@@ -191,11 +195,11 @@ impl Executor {
         tool: &Arc<dyn WriteTool>,
         mut permit: WritePermit,
         arguments: &Arguments,
-    ) -> Option<WriteAnswer> {
+    ) -> Option<(WriteAnswer, Vec<PutAside>)> {
         let (id, run) = (permit.call().clone(), segment.run());
         self.tell(Live::Tool(run, id.clone(), tool.spec().name.clone()));
         let idempotent = segment.row().fence.as_ref().is_some_and(|f| f.effect == Effect::IdempotentWrite);
-        let mut desk = Desk::new(segment);
+        let mut desk = Desk::new(segment, self.live.clone());
         permit.asker = desk.asker(segment, &id);
         let answered = async {
             let entered = call(Arc::clone(tool), permit, arguments.clone());
@@ -207,7 +211,7 @@ impl Executor {
         loop {
             tokio::select! {
                 biased;
-                answer = &mut answered => return Some(answer),
+                answer = &mut answered => return Some((answer, desk.put_aside(&id))),
                 () = self.leave.cancelled(), if idempotent => return None,
                 // A person is not waited for: whoever goes on asks again, or the tool goes on without.
                 () = self.stop.cancelled(), if !is_stopping && desk.is_asking() => {
@@ -239,7 +243,7 @@ impl Executor {
         &self,
         segment: &mut Segment,
         id: &CallId,
-        answer: WriteAnswer,
+        (answer, mut aside): (WriteAnswer, Vec<PutAside>),
         entries: u32,
     ) -> Result<Option<Duration>, SegmentError> {
         let Some(call) = segment.story().calls.get(id).cloned() else {
@@ -264,14 +268,20 @@ impl Executor {
                 let why = "the tool asked for input before it goes on";
                 return match segment.commit(vec![act]).await {
                     Ok(()) => Ok(None),
-                    Err(error) => Err(self.keep(segment, id, LateAnswer::Unknown, Value::String(why.into()), true, error)),
+                    Err(error) => {
+                        let late = (LateAnswer::Unknown, Value::String(why.into()), true);
+                        Err(self.keep(segment, id, late, Vec::new(), error))
+                    }
                 };
             }
             WriteAnswer::NotStarted { why } => {
                 let act = Act::Unstamp { call_id: id.clone(), why: why.clone() };
                 return match segment.commit(vec![act]).await {
                     Ok(()) => Err(SegmentError::NotEntered(why)),
-                    Err(error) => Err(self.keep(segment, id, LateAnswer::NotStarted, Value::String(why), true, error)),
+                    Err(error) => {
+                        let late = (LateAnswer::NotStarted, Value::String(why), true);
+                        Err(self.keep(segment, id, late, Vec::new(), error))
+                    }
                 };
             }
             WriteAnswer::NotApplied { why } | WriteAnswer::Unknown { why } => {
@@ -293,9 +303,12 @@ impl Executor {
         };
         let (result, is_error) = (known.result.clone(), known.is_error);
         let late = if known.outcome == Outcome::Done { LateAnswer::Done } else { LateAnswer::NotApplied };
-        match segment.record(vec![Recorded::Outcome(known)]).await {
+        if known.outcome != Outcome::Done {
+            aside.clear();
+        }
+        match segment.record_outcome(known, aside.clone()).await {
             Ok(()) => Ok(None),
-            Err(error) => Err(self.keep(segment, id, late, result, is_error, error)),
+            Err(error) => Err(self.keep(segment, id, (late, result, is_error), aside, error)),
         }
     }
 
@@ -304,9 +317,8 @@ impl Executor {
         &self,
         segment: &mut Segment,
         id: &CallId,
-        answer: LateAnswer,
-        result: Value,
-        is_error: bool,
+        (answer, result, is_error): (LateAnswer, Value, bool),
+        aside: Vec<PutAside>,
         error: SegmentError,
     ) -> SegmentError {
         // Key and class let an operator find the effect at the far side; content has no place in a log.
@@ -315,7 +327,7 @@ impl Executor {
             run = %segment.run(), call = %id, %key, class = %answer,
             "run {}: what call {id} answered could not be recorded; it is offered late: {error}", segment.run()
         );
-        segment.offer_late(id.clone(), answer, result, is_error);
+        segment.offer_late(id.clone(), (answer, result, is_error), aside);
         match error {
             // The holder is one no more, whatever the core said first.
             SegmentError::Rejected(rejection) => SegmentError::Lost(rejection.to_string()),

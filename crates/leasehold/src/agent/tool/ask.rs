@@ -40,6 +40,7 @@
 //! .timeout(Duration::from_secs(3_600));
 //! ```
 
+use super::{Shelf, Teller};
 use crate::{
     agent::arguments::nested_deeper,
     limits,
@@ -131,13 +132,16 @@ pub enum NotAsked {
     Refused(String),
 }
 
-/// The way from a running call to a person. One question stands at a time: a call that drops the wait for one and asks another takes
+/// The way from a running call to whoever holds its run: to a person who is asked, to what is kept with its outcome
+/// ([`keep`](Self::keep)), to whoever watches ([`teller`](Self::teller)). One question stands at a time: a call that drops the wait for one and asks another takes
 /// the first back.
 #[derive(Debug)]
 pub struct Asker {
     desk: Option<(CallId, mpsc::Sender<AskedBy>)>,
     asked: u32,
     continued: Option<Continued>,
+    pub(super) shelf: Option<Shelf>,
+    teller: Teller,
 }
 
 /// A question on its way to whoever holds the run.
@@ -151,7 +155,7 @@ pub(crate) struct AskedBy {
 
 impl Asker {
     pub(crate) fn new(call: CallId, desk: mpsc::Sender<AskedBy>, continued: Option<Continued>) -> Self {
-        Self { desk: Some((call, desk)), asked: 0, continued }
+        Self { desk: Some((call, desk)), asked: 0, continued, shelf: None, teller: Teller::nobody() }
     }
 
     /// With what this call goes on, where it had asked for input ([`InputRequired`]).
@@ -166,7 +170,17 @@ impl Asker {
 
     /// Asks nobody: every question ends as [`NotAsked::Nobody`]. For a tool that is called outside of a run.
     pub fn nobody() -> Self {
-        Self { desk: None, asked: 0, continued: None }
+        Self { desk: None, asked: 0, continued: None, shelf: None, teller: Teller::nobody() }
+    }
+
+    /// The same, with a place for what is to be kept and a way to whoever watches.
+    pub(crate) fn with(self, shelf: Shelf, teller: Teller) -> Self {
+        Self { shelf: Some(shelf), teller, ..self }
+    }
+
+    /// Says to whoever watches how far the call is.
+    pub fn teller(&self) -> Teller {
+        self.teller.clone()
     }
 
     /// Asks, and waits for the reply. `schema` is the JSON Schema (2020-12) of the values, an object with `properties`; values of

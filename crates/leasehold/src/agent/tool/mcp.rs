@@ -14,7 +14,8 @@
 //!   says so, and gets no answer in anybody's name.
 //! - **See our environment, or show our secrets.** A process gets a few harmless variables and what is configured for it; values of
 //!   `env` and `headers` are replaced where its words are repeated.
-//! - **Flood us.** Messages, lists, definitions, results and quoted words are bounded in `limits`.
+//! - **Flood us.** Messages, lists, definitions, results, artifacts and quoted words are bounded in `limits`; what it says of a running
+//!   call is shown at a bounded rate and recorded nowhere.
 
 mod answer;
 mod config;
@@ -24,6 +25,7 @@ mod definition;
 mod elicit;
 mod guarded;
 mod health;
+mod heard;
 mod lines;
 mod mask;
 mod pace;

@@ -2,6 +2,7 @@
 //! at any time; a [`WriteTool`] takes a [`WritePermit`] by value, and only a segment that holds a lease makes one; a
 //! [`TransactionalTool`] says what is to be done in the database of the store, and the segment does it in the transaction of the record.
 
+mod artifact;
 pub mod ask;
 pub mod fetch;
 pub mod files;
@@ -11,10 +12,13 @@ pub mod mcp;
 pub mod rust;
 pub mod site;
 pub mod sql;
+mod teller;
 pub mod transactional;
 
+pub(crate) use self::artifact::{Shelf, described};
 pub use self::{
     ask::{Asker, Continued, InputRequired, NotAsked, Reply},
+    teller::{Progress, Teller},
     transactional::TransactionalTool,
 };
 use crate::run::{Effect, ToolIdentity};

@@ -7,7 +7,7 @@ impl Engine {
     pub(super) fn sealed(&self, run: RunId, entries: &[Entry]) -> Result<Vec<Entry>, Unavailable> {
         let Some(keyring) = &self.keyring else { return Ok(entries.to_vec()) };
         let seal = |entry: &Entry| {
-            let place = Place { run, sequence: entry.sequence };
+            let place = Place { run, column: Column::Entry(entry.sequence) };
             let envelope = keyring.seal(place, &entry.body.encode()).map_err(|e| Unavailable(e.to_string()))?;
             Ok(Entry { body: EntryBody::Sealed(entry.body.kind(), envelope), ..entry.clone() })
         };
@@ -18,7 +18,7 @@ impl Engine {
     fn opened(&self, run: RunId, entry: Entry) -> Result<Entry, ReadError> {
         let EntryBody::Sealed(kind, envelope) = &entry.body else { return Ok(entry) };
         let corrupt = |why: String| ReadError::Corrupt { run, why: format!("entry {}: {why}", entry.sequence), rest: None };
-        let place = Place { run, sequence: entry.sequence };
+        let place = Place { run, column: Column::Entry(entry.sequence) };
         let payload = seal::open(self.keyring.as_deref(), place, envelope).map_err(|e| corrupt(e.to_string()))?;
         let body = EntryBody::decode(kind, &payload).map_err(|e| corrupt(e.to_string()))?;
         Ok(Entry { body, ..entry })

@@ -1,8 +1,9 @@
-//! A write that is counted against budgets: a transaction of its own, which holds each budget's lock in the order of their names. It is
-//! rare beside the writes that are committed together, and bounded like a claim.
+//! A write that is counted against budgets: a transaction of its own, which holds each budget's lock in the order of their names; so is
+//! one that carries artifacts. It is rare beside the writes that are committed together, and bounded like a claim.
 
 use super::{
     PostgresStore,
+    artifacts::{self, CARRIES_AT_MOST},
     claim::STANDS_AT_MOST,
     committer::{self, Encoded},
     connections::{Failed, Query as _, Transaction},
@@ -47,7 +48,8 @@ impl PostgresStore {
     }
 
     async fn charged(&self, write: &Write, encoded: &Encoded) -> Result<Tried, Failed> {
-        let transaction = self.shared.begin(STANDS_AT_MOST).await?;
+        let at_most = if write.artifacts.is_empty() { STANDS_AT_MOST } else { CARRIES_AT_MOST };
+        let transaction = self.shared.begin(at_most).await?;
         let tried = self.write_in(&transaction, write, encoded).await?;
         transaction.end(if matches!(tried, Tried::Applied(_)) { "COMMIT" } else { "ROLLBACK" }).await?;
         Ok(tried)
@@ -55,6 +57,7 @@ impl PostgresStore {
 
     /// Writes and charges in an open transaction, which is to be undone where it is not applied.
     pub(super) async fn write_in(&self, transaction: &Transaction, write: &Write, encoded: &Encoded) -> Result<Tried, Failed> {
+        artifacts::keep(transaction, write).await?;
         let mut charges: Vec<&Charge> = write.charges.iter().collect();
         charges.sort_by(|a, b| a.budget.cmp(&b.budget));
         for charge in &charges {

@@ -4,7 +4,7 @@
 //! All SQL is in `sql/`, one statement a file, with the names that the embedded store uses, and no rule of the protocol is in any:
 //! the constraints of the schema mirror them. Every transaction is one statement, so nothing is left open by a process that dies
 //! or a future that is dropped; but for a claim of many rows (`claim`), a write of several records (`records`), one that
-//! is charged (`charge`) and the work of a tool (`transaction`), which are bounded. The guard stands in the statement that writes, and is judged
+//! is charged (`charge`) or carries artifacts (`artifacts`) and the work of a tool (`transaction`), which are bounded. The guard stands in the statement that writes, and is judged
 //! on the newest version of the row, locked. No write, renewal or claim waits for a row that somebody else has locked.
 //!
 //! Leases run on the **database's clock**, named `db`; no clock of a client decides about one. A lease of another clock (a row that came
@@ -14,6 +14,7 @@
 //! listens for hints. What the URL
 //! may say stands at [`PostgresStore::connect`].
 
+mod artifacts;
 mod charge;
 mod claim;
 mod committer;
@@ -40,8 +41,8 @@ use self::{
     text::stored,
 };
 use super::{
-    Answer, Choose, Chosen, Filter, Hint, Insert, Inserted, Lapse, Lapsed, Listed, ReadError, Record, Renewer, RequestKey,
-    Store, Transacted, Transaction, Unavailable, Visible, Wanted, Write, shape, transaction::Work,
+    Answer, Artifact, Choose, Chosen, Filter, Hint, Insert, Inserted, Lapse, Lapsed, Listed, ReadError, Record, Renewer,
+    RequestKey, Store, Transacted, Transaction, Unavailable, Visible, Wanted, Write, shape, transaction::Work,
 };
 use crate::{
     clock::BootClock,
@@ -270,7 +271,7 @@ impl Store for PostgresStore {
 
     async fn write(&self, write: Write) -> Result<Answer, Unavailable> {
         shape::check_write(&write)?;
-        if !write.charges.is_empty() {
+        if !write.charges.is_empty() || !write.artifacts.is_empty() {
             return self.write_charged(&write).await;
         }
         self.committer.send(&write).await
@@ -300,6 +301,14 @@ impl Store for PostgresStore {
         params.one("id", &id.0).one("from", &from).one("limit", &limit);
         let rows = self.shared.read(&sql::JOURNAL, &params).await?;
         rows.iter().map(row::entry).collect::<Result<_, _>>().map_err(|e| corrupt(id, e, None))
+    }
+
+    async fn artifacts(&self, id: RunId) -> Result<Vec<Artifact>, Unavailable> {
+        self.artifacts_of(id).await
+    }
+
+    async fn artifact(&self, id: RunId, handle: &str) -> Result<Option<Artifact>, Unavailable> {
+        self.artifact_of(id, handle).await
     }
 
     async fn list(&self, filter: &Filter, before: Option<RunId>, limit: usize) -> Result<Vec<Listed>, Unavailable> {

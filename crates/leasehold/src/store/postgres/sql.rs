@@ -22,6 +22,8 @@ macro_rules! statements {
 
 statements! {
     ANNOUNCE = "announce",
+    ARTIFACT = "artifact",
+    ARTIFACTS = "artifacts",
     BY_REQUEST_KEY = "by_request_key",
     CALLERS = "callers",
     CHARGE = "charge",
@@ -34,6 +36,7 @@ statements! {
     INSERT_RUN = "insert_run",
     INSPECT = "inspect",
     JOURNAL = "journal",
+    KEEP = "keep",
     LAPSED = "lapsed",
     LIST = "list",
     LIST_ATTENTION = "list_attention",
@@ -115,6 +118,7 @@ scalars! {
     i32: INT4, INT4_ARRAY;
     bool: BOOL, BOOL_ARRAY;
     Vec<u8>: BYTEA, BYTEA_ARRAY;
+    &[u8]: BYTEA, BYTEA_ARRAY;
 }
 
 impl<T: Scalar> Scalar for Option<T> {

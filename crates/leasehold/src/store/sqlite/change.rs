@@ -2,7 +2,7 @@
 //! transaction.
 
 use super::{
-    busy, corrupt, encode, json, limited, records,
+    artifacts, busy, corrupt, encode, json, limited, records,
     row::{self, RowParams, total},
 };
 use crate::{
@@ -214,6 +214,7 @@ pub(super) fn try_write(connection: &Connection, write: &Write, content: &Conten
             append(connection, write.next.id, write.write_id, &write.entries, &content.payloads)?;
             charge(connection, write)?;
             called(connection, write)?;
+            artifacts::keep(connection, write)?;
             Ok(Tried::Written(end))
         }
         None => Ok(Tried::Guarded),

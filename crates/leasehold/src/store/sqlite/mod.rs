@@ -5,6 +5,7 @@
 //! of the protocol is in any: the constraints of the schema mirror them, so that no program can store a row that no transition makes.
 //! Leases run on the machine's boot-time clock, named by its boot id (see the lease section of the protocol).
 
+mod artifacts;
 mod busy;
 mod change;
 mod open;
@@ -32,8 +33,8 @@ use self::{
     writer::Writer,
 };
 use super::{
-    Answer, Choose, Chosen, Filter, Insert, Inserted, Lapse, Lapsed, Listed, ReadError, Record, Renewer, Store, Transacted,
-    Transaction, Unavailable, Visible, Wanted, Write, record, shape, transaction::Work,
+    Answer, Artifact, Choose, Chosen, Filter, Insert, Inserted, Lapse, Lapsed, Listed, ReadError, Record, Renewer, Store,
+    Transacted, Transaction, Unavailable, Visible, Wanted, Write, record, shape, transaction::Work,
 };
 use crate::{
     clock::BootClock,
@@ -186,6 +187,19 @@ impl Store for SqliteStore {
             })
             .await?;
         entries.into_iter().collect::<Result<_, _>>().map_err(|e| corrupt(id, e, None))
+    }
+
+    async fn artifacts(&self, id: RunId) -> Result<Vec<Artifact>, Unavailable> {
+        self.readers.read(move |c| artifacts::of_run(c, id, limited(usize::MAX))).await
+    }
+
+    async fn artifact(&self, id: RunId, handle: &str) -> Result<Option<Artifact>, Unavailable> {
+        let handle = handle.to_owned();
+        let read = move |c: &Connection| {
+            let mut statement = c.prepare_cached(include_str!("sql/artifact.sql"))?;
+            statement.query_row(named_params! { ":run_id": id.to_string(), ":handle": handle }, artifacts::whole).optional()
+        };
+        self.readers.read(read).await
     }
 
     async fn list(&self, filter: &Filter, before: Option<RunId>, limit: usize) -> Result<Vec<Listed>, Unavailable> {

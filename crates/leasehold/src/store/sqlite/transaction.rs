@@ -39,7 +39,8 @@ pub type SqliteTransaction = Connection;
 pub type SqliteWork = Arc<dyn Fn(&SqliteTransaction) -> Result<Value, Undone> + Send + Sync>;
 
 /// Tables that are not a tool's, beside SQLite's own. A test compares them with the schema.
-const OWN_TABLES: [&str; 7] = ["runs", "journal", "workers", "records", "effects", "callers", "refinery_schema_history"];
+const OWN_TABLES: [&str; 8] =
+    ["runs", "journal", "artifacts", "workers", "records", "effects", "callers", "refinery_schema_history"];
 
 /// Steps of SQLite's machine between two looks at the time.
 const STEPS_BETWEEN_LOOKS: i32 = 1_000;

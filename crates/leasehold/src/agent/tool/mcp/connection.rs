@@ -3,22 +3,27 @@
 use super::{
     elicit::{self, Floor},
     guarded::{GuardedHttp, GuardedPipes},
+    heard::{self, Heard},
     lines::Objects,
-    passage::Passage,
+    passage::{Fate, Passage},
     process::{LastWords, Process},
     server::McpError,
     target::Target,
     words,
 };
-use crate::limits::{MCP_GRACE, MCP_MESSAGE_BYTES_MAX, MCP_PAGES_MAX, MCP_TOOLS_MAX};
+use crate::{
+    agent::tool::Teller,
+    limits::{MCP_GRACE, MCP_MESSAGE_BYTES_MAX, MCP_PAGES_MAX, MCP_TOOLS_MAX},
+};
 use rmcp::{
     ClientHandler, RoleClient, ServiceError,
     model::{
-        CallToolRequest, CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, ClientRequest,
-        ConstString as _, CustomRequest, CustomResult, DiscoverRequest, DiscoverRequestParams, ElicitRequestParams,
-        ElicitResult, ElicitationCapability, ElicitationCreateRequestMethod, ErrorCode, ErrorData, FormElicitationCapability,
-        Implementation, InputRequiredResult, ListToolsRequest, PaginatedRequestParams, PingRequest, ProgressNotificationParam,
-        ProtocolVersion, RequestMetaObject, ServerResult, SubscriptionFilter, Tool,
+        CallToolRequest, CallToolRequestParams, CallToolResult, CancelledNotification, CancelledNotificationParam,
+        ClientCapabilities, ClientConfig, ClientRequest, ConstString as _, CustomRequest, CustomResult, DiscoverRequest,
+        DiscoverRequestParams, ElicitRequestParams, ElicitResult, ElicitationCapability, ElicitationCreateRequestMethod,
+        ErrorCode, ErrorData, FormElicitationCapability, Implementation, InputRequiredResult, ListToolsRequest,
+        PaginatedRequestParams, PingRequest, ProgressNotificationParam, ProtocolVersion, RequestId, RequestMetaObject,
+        ServerResult, SubscriptionFilter, Tool,
     },
     service::{
         ClientInitializeError, ClientLifecycleMode, ClientServiceExt as _, NotificationContext, PeerRequestOptions,
@@ -48,6 +53,8 @@ pub(super) struct Handler {
     pub(super) progress: watch::Sender<u64>,
     /// Where it asks people; none: they are not to be asked.
     pub(super) floor: Option<Floor>,
+    /// Where it says how far its calls are.
+    pub(super) heard: Heard,
 }
 
 impl ClientHandler for Handler {
@@ -90,8 +97,13 @@ impl ClientHandler for Handler {
         }
     }
 
-    async fn on_progress(&self, _: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
+    async fn on_progress(&self, said: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
         self.progress.send_modify(|count| *count += 1);
+        self.heard.progress(&said);
+    }
+
+    async fn on_logging_message(&self, said: heard::Line, _: NotificationContext<RoleClient>) {
+        self.heard.log(&said);
     }
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
@@ -112,6 +124,9 @@ pub(super) struct Connection {
     pub(super) definitions: Mutex<Option<Said>>,
     /// Where it asks in the middle of a call; none: it does not, or nobody is to be asked.
     pub(super) floor: Option<Floor>,
+    heard: Heard,
+    /// It has a log that can be shown.
+    has_log: bool,
 }
 
 /// What a server said of its tools.
@@ -160,6 +175,8 @@ impl Connection {
         // Each connection has its own, so that what is asked on one that was given up reaches no call of the next.
         handler.floor = handler.floor.map(|_| Floor::default());
         let floor = handler.floor.clone();
+        handler.heard = handler.heard.anew();
+        let heard = handler.heard.clone();
         let (service, process) = match target {
             Target::Process(command) => {
                 let (process, output, input) = Process::start(command, last_words)
@@ -196,12 +213,18 @@ impl Connection {
             tokio::spawn(listen(peer.clone(), list_changes));
         }
         let may_be_stale = process.is_none() && version.has_initialize();
+        let has_log = info.as_ref().is_some_and(|info| info.capabilities.logging.is_some());
+        if has_log && version.has_initialize() {
+            heard::ask_for_log(&peer).await;
+        }
         Ok(Self {
             service: tokio::sync::Mutex::new(service),
             peer,
             process,
             may_be_stale,
             floor: floor.filter(|_| version.has_initialize()),
+            heard,
+            has_log,
             version,
             server,
             definitions: Default::default(),
@@ -279,16 +302,28 @@ impl Connection {
         Err(McpError::Undecodable(format!("its list of tools has more than {MCP_PAGES_MAX} pages")))
     }
 
-    /// Calls a tool, once.
+    /// Calls a tool, once. Given up before it is answered, the server is told so, where the request may have reached it.
     pub(super) async fn call(
-        &self,
+        self: &Arc<Self>,
         params: CallToolRequestParams,
-        meta: RequestMetaObject,
+        mut meta: RequestMetaObject,
         passage: &Passage,
+        teller: Teller,
     ) -> Result<Answered, McpError> {
+        if self.has_log && !self.version.has_initialize() {
+            heard::ask_for_log_with(&mut meta);
+        }
         let mut request = CallToolRequest::new(params);
         request.extensions.insert(passage.clone());
-        match self.ask(ClientRequest::CallToolRequest(request), Some(meta)).await? {
+        let mut options = PeerRequestOptions::no_options();
+        options.meta = Some(meta);
+        let sent = self.peer.send_cancellable_request(ClientRequest::CallToolRequest(request), options).await;
+        let handle = sent.map_err(lost)?;
+        let _listening = self.heard.listen(&handle.progress_token, teller);
+        let mut on_its_way = OnItsWay { id: Some(handle.id.clone()), connection: Arc::clone(self), passage: passage.clone() };
+        let answer = handle.await_response().await;
+        on_its_way.id = None;
+        match answer.map_err(lost)? {
             ServerResult::CallToolResult(result) => Ok(Answered::Result(result)),
             // A result without content and without anything else.
             ServerResult::EmptyResult(_) => Ok(Answered::Result(CallToolResult::default())),
@@ -303,6 +338,34 @@ impl Connection {
             }
             _ => Err(McpError::Undecodable("its answer to tools/call is none".into())),
         }
+    }
+}
+
+/// A call without an answer yet.
+struct OnItsWay {
+    /// None: it is answered.
+    id: Option<RequestId>,
+    connection: Arc<Connection>,
+    passage: Passage,
+}
+
+impl Drop for OnItsWay {
+    fn drop(&mut self) {
+        let Some(id) = self.id.take() else { return };
+        if self.passage.close() != Fate::MayHaveArrived {
+            return;
+        }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        // It keeps the connection until it is said.
+        let connection = Arc::clone(&self.connection);
+        runtime.spawn(async move {
+            let why = "whoever called gave it up".to_owned();
+            let cancelled = CancelledNotification::new(CancelledNotificationParam::new(Some(id), Some(why)));
+            let said = tokio::time::timeout(MCP_GRACE, connection.peer.send_notification(cancelled.into())).await;
+            if !matches!(said, Ok(Ok(()))) {
+                tracing::debug!("an MCP server was not told that a call was given up: {said:?}");
+            }
+        });
     }
 }
 

@@ -45,7 +45,16 @@ impl Definition {
         if self.input_schema.get("type").and_then(Value::as_str) != Some("object") {
             return Some("the schema of its arguments is not of `type` object".into());
         }
-        jsonschema::draft202012::new(&self.input_schema).err().map(|e| format!("the schema of its arguments is none: {e}"))
+        if let Err(error) = jsonschema::draft202012::new(&self.input_schema) {
+            return Some(format!("the schema of its arguments is none: {error}"));
+        }
+        // What it answers could not be held against it.
+        self.output().err().map(|why| format!("the schema of its results is none: {why}"))
+    }
+
+    /// What its structured results have to fit; none: it declares nothing. No schema is fetched from elsewhere.
+    pub(super) fn output(&self) -> Result<Option<jsonschema::Validator>, String> {
+        self.output_schema.as_ref().map(jsonschema::draft202012::new).transpose().map_err(|e| e.to_string())
     }
 }
 
@@ -210,6 +219,16 @@ mod tests {
     }
 
     #[test]
+    fn another_schema_of_results_is_another_definition() {
+        let (mut before, mut after) = (definition("a"), definition("a"));
+        before.output_schema = Some(json!({ "type": "object" }));
+        after.output_schema = Some(json!({ "type": "object", "required": ["size"] }));
+        assert_ne!(before.hash(), after.hash());
+        assert_ne!(before.hash(), definition("a").hash());
+        assert!(matches!(&changes(&[before], &[after])[..], [Change::Changed { .. }]));
+    }
+
+    #[test]
     fn of_two_tools_of_one_name_neither_is_offered() {
         let mut other = definition("a");
         other.description = "Mails".into();
@@ -239,5 +258,11 @@ mod tests {
         let mut wrong = definition("a");
         wrong.input_schema = json!({ "type": "array" });
         assert!(wrong.refusal().unwrap().contains("object"));
+        for schema in [json!({ "type": 7 }), json!({ "$ref": "https://example.com/a.json" }), json!({ "$ref": "#/$defs/none" })]
+        {
+            let mut wrong = definition("a");
+            wrong.output_schema = Some(schema.clone());
+            assert!(wrong.refusal().is_some_and(|why| why.contains("of its results")), "{schema}");
+        }
     }
 }

@@ -7,6 +7,7 @@ use super::{
     definition::{Definition, refusals},
     elicit::{Floor, Person, Resumed},
     health::{Link, McpHealth, Record},
+    heard::Heard,
     mask::Mask,
     pace::Pace,
     passage::{Fate, Passage},
@@ -17,7 +18,7 @@ use crate::{
     agent::{
         patience::before,
         tool::{
-            InputRequired,
+            InputRequired, Teller,
             http::{RESPONSE_BYTES_DEFAULT, TIMEOUT_DEFAULT},
         },
     },
@@ -132,6 +133,8 @@ pub(super) struct Request<'a> {
     pub(super) meta: RequestMetaObject,
     /// The lease of a write; none: a read.
     pub(super) trust: Option<Arc<TrustWindow>>,
+    /// Who watches.
+    pub(super) teller: Teller,
 }
 
 /// What a call came to.
@@ -183,6 +186,12 @@ impl McpServer {
             });
         }
         let Resolved { target, endpoint, mask } = resolve(&config, timeout, &env)?;
+        let handler = Handler {
+            list_changes: watch::Sender::new(0),
+            progress: watch::Sender::new(0),
+            floor,
+            heard: Heard::new(mask.clone()),
+        };
         Ok(Self(Arc::new(Inner {
             config,
             timeout,
@@ -190,7 +199,7 @@ impl McpServer {
             endpoint,
             mask,
             target,
-            handler: Handler { list_changes: watch::Sender::new(0), progress: watch::Sender::new(0), floor },
+            handler,
             words: LastWords::default(),
             current: Mutex::default(),
             connecting: tokio::sync::Mutex::default(),
@@ -359,7 +368,7 @@ impl Inner {
             if hash.as_deref() != Some(request.tool.hash.as_str()) {
                 return Err(McpError::Changed(request.tool.name.clone()));
             }
-            let call = connection.call(params, request.meta.clone(), passage);
+            let call = connection.call(params, request.meta.clone(), passage, request.teller.clone());
             let Some(floor) = &connection.floor else { return call.await };
             let mut unanswered = Unanswered { server: self, connection: &connection, is_answered: false };
             let answered = floor.during(call, person, deadline).await;

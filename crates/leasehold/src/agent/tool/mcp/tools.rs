@@ -1,7 +1,7 @@
 //! A server's tools as ours: effect and approval as the operator declared them, and what each answer means.
 
 use super::{
-    answer::value_of,
+    answer::{unfit, value_of},
     config::{ErrorOutcome, McpConfigError},
     definition::{Definition, refusals},
     elicit::Person,
@@ -16,8 +16,9 @@ use crate::agent::{
     },
 };
 use async_trait::async_trait;
+use jsonschema::Validator;
 use rmcp::model::{ErrorCode, RequestMetaObject};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 /// What goes out with a write, in `_meta`.
@@ -116,8 +117,10 @@ impl McpServer {
         };
         let server = Arc::clone(&self.0);
         let tool = Known { name: definition.name.clone(), hash: definition.hash() };
+        // Definitions with a schema that is none are refused before.
+        let output = definition.output()?;
         let effect = match config.effects.get(&definition.name) {
-            Some(ConfiguredEffect::ReadOnly) => return Ok(Tool::Read(Arc::new(McpRead { spec, server, tool }))),
+            Some(ConfiguredEffect::ReadOnly) => return Ok(Tool::Read(Arc::new(McpRead { spec, server, tool, output }))),
             Some(ConfiguredEffect::IdempotentWrite) => WriteEffect::Idempotent,
             Some(ConfiguredEffect::NonIdempotentWrite) | None => WriteEffect::NonIdempotent,
         };
@@ -127,7 +130,7 @@ impl McpServer {
             None => Approval::Required,
         };
         let error_outcome = config.error_outcome.get(&definition.name).copied().unwrap_or_default();
-        Ok(Tool::Write(Arc::new(McpWrite { spec, server, tool, effect, error_outcome, key_argument }), approval))
+        Ok(Tool::Write(Arc::new(McpWrite { spec, server, tool, output, effect, error_outcome, key_argument }), approval))
     }
 }
 
@@ -148,6 +151,7 @@ struct McpRead {
     spec: ToolSpec,
     server: Arc<Inner>,
     tool: Known,
+    output: Option<Validator>,
 }
 
 #[async_trait]
@@ -161,16 +165,21 @@ impl ReadTool for McpRead {
     }
 
     async fn call_asking(&self, arguments: &Arguments, mut asker: Asker) -> ReadAnswer {
+        let teller = asker.teller();
         let mut person = self.server.person(&mut asker);
         let meta = RequestMetaObject::new();
-        let request = Request { tool: &self.tool, arguments: arguments.clone(), meta, trust: None };
+        let request = Request { tool: &self.tool, arguments: arguments.clone(), meta, trust: None, teller };
         let mut is_first = true;
         loop {
             return match self.server.call(&request, &mut person).await {
                 Ok(Called::Needs(input)) => ReadAnswer::needs(input),
                 Ok(Called::Result(result)) => {
                     let is_error = result.is_error == Some(true);
-                    ReadAnswer { is_error, ..ReadAnswer::ok(value_of(result, self.server.max_response)) }
+                    // Nothing is lost by not believing it: a read can be made again.
+                    if let Some(why) = unfit(self.output.as_ref(), &result) {
+                        return ReadAnswer::error(self.server.mask.said(&why));
+                    }
+                    ReadAnswer { is_error, ..ReadAnswer::ok(value_of(result, self.server.max_response, &asker).await) }
                 }
                 // A read changes nothing, so it may be asked for once more, on a new connection; a person is not asked twice for it.
                 Err(NoResult { error: McpError::Lost(_), .. }) if is_first && !person.was_asked() => {
@@ -187,6 +196,7 @@ struct McpWrite {
     spec: ToolSpec,
     server: Arc<Inner>,
     tool: Known,
+    output: Option<Validator>,
     effect: WriteEffect,
     error_outcome: ErrorOutcome,
     key_argument: Option<String>,
@@ -215,14 +225,22 @@ impl WriteTool for McpWrite {
         meta.0.0.insert(RUN.into(), permit.run().to_string().into());
         meta.0.0.insert(FENCING_TOKEN.into(), permit.fencing_token().into());
         // Checked again when it is the request's turn on a standing connection.
-        let request = Request { tool: &self.tool, arguments, meta, trust: Some(Arc::clone(&permit.trust)) };
+        let (trust, teller) = (Some(Arc::clone(&permit.trust)), permit.asker().teller());
+        let request = Request { tool: &self.tool, arguments, meta, trust, teller };
         let goes_on = permit.asker().continued().is_some();
         let answer = self.server.call(&request, &mut self.server.person(permit.asker())).await;
         let NoResult { error, fate } = match answer {
             Ok(Called::Needs(input)) => return WriteAnswer::NeedsInput(input),
             Ok(Called::Result(result)) => {
                 let is_error = result.is_error == Some(true);
-                let result = value_of(result, self.server.max_response);
+                // It was decoded, and says that the tool is through: that it is not of the declared form takes back neither. To call it
+                // unknown would ask a person whether something happened that the server has just said.
+                let unfit = unfit(self.output.as_ref(), &result).map(|why| self.server.mask.said(&why));
+                let result = value_of(result, self.server.max_response, permit.asker()).await;
+                let result = match unfit {
+                    Some(why) => json!({ "result": result, "note": why }),
+                    None => result,
+                };
                 if is_error && self.error_outcome == ErrorOutcome::Unknown {
                     let said = self.server.mask.said(&text_of(&result));
                     return WriteAnswer::Unknown {

@@ -4,6 +4,6 @@ SELECT EXISTS (
     SELECT FROM pg_locks
     WHERE pid = pg_backend_pid() AND locktype = 'relation' AND relation IN (
         'runs'::regclass, 'journal'::regclass, 'workers'::regclass, 'records'::regclass, 'effects'::regclass,
-        'callers'::regclass, 'refinery_schema_history'::regclass
+        'callers'::regclass, 'artifacts'::regclass, 'refinery_schema_history'::regclass
     )
 ) AS is_touched
