@@ -8,6 +8,7 @@ use super::{
     elicit::{Floor, Person, Resumed},
     health::{Link, McpHealth, Record},
     mask::Mask,
+    oauth::Logins,
     pace::Pace,
     passage::{Fate, Passage},
     process::LastWords,
@@ -52,7 +53,7 @@ pub(super) struct Inner {
     pub(super) max_response: usize,
     pub(super) endpoint: String,
     pub(super) mask: Mask,
-    target: Target,
+    pub(super) target: Target,
     handler: Handler,
     words: LastWords,
     current: Mutex<Option<Arc<Connection>>>,
@@ -78,6 +79,9 @@ pub enum McpError {
     /// The connection ended.
     #[error("the connection was lost: {0}")]
     Lost(String),
+    /// The right to use the server is lacking: there is no token, or the server does not take it.
+    #[error("{0}")]
+    Unauthorized(String),
     /// Nothing within the deadline.
     #[error("no whole answer within {0:?}")]
     TimedOut(Duration),
@@ -162,6 +166,18 @@ impl McpServer {
     /// # Errors
     /// The key that is wrong and the mend.
     pub fn new_with_env(config: McpConfig, env: impl Fn(&str) -> Option<String>) -> Result<Self, McpConfigError> {
+        Self::new_with_logins(config, env, None)
+    }
+
+    /// A server, with values from the given environment and with logins from whoever keeps them. Nothing is started yet.
+    ///
+    /// # Errors
+    /// The key that is wrong and the mend.
+    pub fn new_with_logins(
+        config: McpConfig,
+        env: impl Fn(&str) -> Option<String>,
+        logins: Option<Arc<dyn Logins>>,
+    ) -> Result<Self, McpConfigError> {
         let timeout = config.timeout.unwrap_or(TIMEOUT_DEFAULT);
         let floor = config.questions.map(|_| Floor::default());
         let max_response = config.max_response.unwrap_or(RESPONSE_BYTES_DEFAULT);
@@ -172,7 +188,7 @@ impl McpServer {
                 why: format!("no message is longer than {MCP_MESSAGE_BYTES_MAX} bytes: write less"),
             });
         }
-        let Resolved { target, endpoint, mask } = resolve(&config, timeout, &env)?;
+        let Resolved { target, endpoint, mask } = resolve(&config, timeout, &env, logins)?;
         Ok(Self(Arc::new(Inner {
             config,
             timeout,
@@ -274,6 +290,9 @@ impl McpServer {
     pub async fn shutdown(&self) {
         self.0.is_closed.store(true, Ordering::Release);
         let _nobody_connects = self.0.connecting.lock().await;
+        if let Some(authorization) = self.0.target.authorization() {
+            authorization.at_rest().await;
+        }
         let Some(connection) = lock(&self.0.current).take() else { return };
         connection.close(MCP_GRACE).await;
         let over = connection.process_over();
@@ -410,10 +429,15 @@ impl Inner {
                     self.failed(&error.to_string());
                 }
             }
-            Err(error) => lock(&self.record).last_error = Some(self.mask.said(&error.to_string())),
+            Err(error) => {
+                if let (Stage::On(connection), McpError::Unauthorized(_)) = (&stage, error) {
+                    self.throw_away(connection);
+                }
+                lock(&self.record).last_error = Some(self.mask.said(&error.to_string()));
+            }
             Ok(_) => {}
         }
-        if !matches!(&done, Err(error) if error.is_failure()) {
+        if !matches!(&done, Err(error) if error.is_failure() || matches!(error, McpError::Unauthorized(_))) {
             let mut record = lock(&self.record);
             record.last_contact = Some(Timestamp::now());
             record.latency = Some(had.saturating_sub(deadline.left()));
@@ -434,6 +458,7 @@ impl Inner {
         match error {
             McpError::NotConnected(why) => McpError::NotConnected(self.mask.said(&why)),
             McpError::Lost(why) => McpError::Lost(self.mask.said(&why)),
+            McpError::Unauthorized(why) => McpError::Unauthorized(self.mask.said(&why)),
             McpError::Refused { code, message } => McpError::Refused { code, message: self.mask.said(&message) },
             McpError::Undecodable(why) => McpError::Undecodable(self.mask.said(&why)),
             McpError::TimedOut(_) | McpError::NeedsInput(_) | McpError::Busy | McpError::Changed(_) => error,
@@ -471,6 +496,10 @@ impl Inner {
             let pace = lock(&self.pace);
             (pace.wait(Instant::now()), pace.failures())
         };
+        if let Some(authorization) = self.target.authorization() {
+            // Who has no right to it has not failed to reach it.
+            authorization.token().await.map_err(|error| McpError::Unauthorized(error.to_string()))?;
+        }
         if wait >= deadline.left() {
             let last = lock(&self.record).last_error.clone().unwrap_or_default();
             let wait = wait.as_secs_f32().ceil();
@@ -508,7 +537,8 @@ impl Inner {
     async fn open(&self) -> Result<Connection, McpError> {
         lock(&self.record).was_tried = true;
         let only_initialize = self.only_initialize.load(Ordering::Acquire);
-        let open = |only_initialize| Connection::open(&self.target, self.handler.clone(), &self.words, only_initialize);
+        let open =
+            |only_initialize| Connection::open(&self.target, self.handler.clone(), &self.words, &self.mask, only_initialize);
         // A server of the old handshake may also keep silent about a question that it does not know; then there is time for another.
         let first = async {
             if only_initialize {
@@ -524,6 +554,7 @@ impl Inner {
         match first.await {
             Ok(connection) => Ok(connection),
             Err(NotOpen::Unreachable(why)) => Err(McpError::NotConnected(why)),
+            Err(NotOpen::Unauthorized(why)) => Err(McpError::Unauthorized(why)),
             Err(NotOpen::Handshake(why)) if only_initialize => Err(McpError::NotConnected(why)),
             // A server of the old handshake may break the connection over a question that it does not know.
             Err(NotOpen::Handshake(newest)) => match open(true).await {
@@ -531,6 +562,7 @@ impl Inner {
                     self.only_initialize.store(true, Ordering::Release);
                     Ok(connection)
                 }
+                Err(NotOpen::Unauthorized(why)) => Err(McpError::Unauthorized(why)),
                 Err(NotOpen::Unreachable(_) | NotOpen::Handshake(_)) => Err(McpError::NotConnected(newest)),
             },
         }

@@ -172,7 +172,9 @@ impl ReadTool for McpRead {
                     ReadAnswer { result: value_of(result, self.server.max_response), is_error }
                 }
                 // A read changes nothing, so it may be asked for once more, on a new connection; a person is not asked twice for it.
-                Err(NoResult { error: McpError::Lost(_), .. }) if is_first && !person.was_asked() => {
+                Err(NoResult { error: McpError::Lost(_) | McpError::Unauthorized(_), .. })
+                    if is_first && !person.was_asked() =>
+                {
                     is_first = false;
                     continue;
                 }
@@ -236,6 +238,8 @@ impl WriteTool for McpWrite {
             // An answer, and the tool's own: it did not go on without the input.
             McpError::NeedsInput(why) if self.error_outcome == ErrorOutcome::Done => WriteAnswer::error(why),
             error => match fate {
+                // Its guard stands before the tool.
+                Fate::Refused => WriteAnswer::error(error.to_string()),
                 Fate::NothingSent => WriteAnswer::NotApplied { why: format!("nothing was sent: {error}") },
                 Fate::NotHeld => WriteAnswer::NotStarted {
                     why: "the lease on this run is no longer certain to hold; nothing was sent".into(),
