@@ -1,5 +1,6 @@
 //! Configured values taken out of words that come from the far side or from a library.
 
+use super::server::McpError;
 use crate::limits::{MCP_SAID_CHARS_MAX, MCP_TOKENS_MASKED_MAX};
 use secrecy::{ExposeSecret as _, SecretString};
 use std::{
@@ -52,6 +53,18 @@ impl Mask {
     pub(super) fn over(&self, text: &str) -> String {
         let text = self.over_tokens(text).into_owned();
         self.secrets.iter().fold(text, |text, secret| text.replace(secret.expose_secret(), "***"))
+    }
+
+    /// What a server or a library said in an error.
+    pub(super) fn over_error(&self, error: McpError) -> McpError {
+        match error {
+            McpError::NotConnected(why) => McpError::NotConnected(self.said(&why)),
+            McpError::Lost(why) => McpError::Lost(self.said(&why)),
+            McpError::Unauthorized(why) => McpError::Unauthorized(self.said(&why)),
+            McpError::Refused { code, message } => McpError::Refused { code, message: self.said(&message) },
+            McpError::Undecodable(why) => McpError::Undecodable(self.said(&why)),
+            McpError::TimedOut(_) | McpError::NeedsInput(_) | McpError::Busy | McpError::Changed(_) => error,
+        }
     }
 
     /// For an error: without those values, and cut.

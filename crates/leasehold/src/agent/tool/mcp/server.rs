@@ -444,7 +444,7 @@ impl Inner {
             drop(record);
             lock(&self.pace).answered();
         }
-        done.map_err(|error| self.masked(error))
+        done.map_err(|error| self.mask.over_error(error))
     }
 
     fn failed(&self, why: &str) {
@@ -452,17 +452,6 @@ impl Inner {
         let why = self.mask.said(why);
         tracing::warn!(server = %self.config.name, error = %why, "an MCP server failed");
         lock(&self.record).last_error = Some(why);
-    }
-
-    fn masked(&self, error: McpError) -> McpError {
-        match error {
-            McpError::NotConnected(why) => McpError::NotConnected(self.mask.said(&why)),
-            McpError::Lost(why) => McpError::Lost(self.mask.said(&why)),
-            McpError::Unauthorized(why) => McpError::Unauthorized(self.mask.said(&why)),
-            McpError::Refused { code, message } => McpError::Refused { code, message: self.mask.said(&message) },
-            McpError::Undecodable(why) => McpError::Undecodable(self.mask.said(&why)),
-            McpError::TimedOut(_) | McpError::NeedsInput(_) | McpError::Busy | McpError::Changed(_) => error,
-        }
     }
 
     fn throw_away(&self, connection: &Arc<Connection>) {
