@@ -444,6 +444,11 @@ impl Running {
         Ran(Output { status, stdout, stderr })
     }
 
+    /// Its standard input, where it was started with a pipe.
+    pub fn input(&mut self) -> Option<std::process::ChildStdin> {
+        self.child.stdin.take()
+    }
+
     /// Its process id.
     pub fn id(&self) -> u32 {
         self.child.id()

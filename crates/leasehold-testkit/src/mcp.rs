@@ -1,4 +1,5 @@
-//! MCP servers that nobody here wrote: the reference servers from npm, and FastMCP, `mcp-server-git` and `mcp-server-time` from PyPI. Each is installed
+//! MCP servers that nobody here wrote: the reference servers from npm, and FastMCP, `mcp-server-git` and `mcp-server-time` from PyPI;
+//! and an authorization server, `oidc-provider` from npm. Each is installed
 //! once under `target/`. A test that wants one is left out with a printed reason only where there is no Node.js or no Python.
 
 use std::{
@@ -16,6 +17,7 @@ use tokio::{
 /// Of each server on npm.
 const NPM_VERSION: &str = "2026.8.31";
 const PYPI: [&str; 3] = ["fastmcp==4.2.3", "mcp-server-git==2026.10.19", "mcp-server-time==2026.10.19"];
+const OIDC_PROVIDER: &str = "oidc-provider@9.13.3";
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A program of the npm servers: `mcp-server-everything`, `-memory`, `-filesystem`.
@@ -98,6 +100,21 @@ pub async fn asking() -> Option<Vec<String>> {
     script("asking.py").await
 }
 
+/// An authorization server whose access tokens last so many seconds, as a command: `oidc-provider`. It notes what it gave in `log`, and
+/// does once what a file beside that asks for: `deny` a login, `hold` the answer to a refresh.
+pub async fn authorization_server(ttl: u32, log: &Path) -> Option<Vec<String>> {
+    let folder = installed("npm", "Node.js with npm", || crate::npm::installed(OIDC_PROVIDER)).await?;
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../leasehold/tests/mcp/provider.mjs");
+    Some(vec!["node".into(), script.display().to_string(), folder, ttl.to_string(), log.display().to_string()])
+}
+
+/// The tests' own server on FastMCP that takes tokens of this issuer, as a command. It notes what came in `ledger`.
+pub async fn protected(issuer: &str, ledger: &Path) -> Option<Vec<String>> {
+    let mut command = script("protected.py").await?;
+    command.extend([issuer.to_owned(), ledger.display().to_string()]);
+    Some(command)
+}
+
 async fn script(name: &str) -> Option<Vec<String>> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../leasehold/tests/mcp").join(name);
     Some(vec![python().await?, script.display().to_string()])
@@ -154,6 +171,11 @@ impl HttpServer {
         };
         let child = listening(&command, port).await;
         Self { port, command, child }
+    }
+
+    /// Where it is.
+    pub fn origin(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
     }
 
     /// The place of the protocol.

@@ -154,6 +154,24 @@ pub const MCP_BACKOFF_MAX: Duration = Duration::from_secs(30);
 /// Time that an MCP server's process has to end after its input was closed, and again after it was told to end; then it is killed
 /// with its group.
 pub const MCP_GRACE: Duration = Duration::from_secs(2);
+/// Scopes that `[mcp.oauth]` asks for; more: the configuration is refused.
+pub const MCP_SCOPES_MAX: usize = 64;
+/// Bytes of one of them; more: the configuration is refused.
+pub const MCP_SCOPE_BYTES_MAX: usize = 256;
+/// Bytes of a login at an MCP server's authorization server, as it is kept; more: it is refused.
+pub const MCP_LOGIN_BYTES_MAX: usize = 32 * 1024;
+/// Time before its end at which an access token is refreshed; one that lasts less than twice as long, at its half.
+pub const MCP_REFRESH_AHEAD: Duration = Duration::from_secs(60);
+/// Longest time for one refresh of a login, finding the authorization server included; then it has failed.
+pub const MCP_REFRESH_MAX: Duration = Duration::from_secs(10);
+/// After this long the right to refresh a login goes to another process: whoever had it has died.
+pub const MCP_REFRESH_LOCK: Duration = Duration::from_secs(15);
+/// Tokens of one MCP server that a process takes out of its words; older ones are forgotten.
+pub const MCP_TOKENS_MASKED_MAX: usize = 32;
+/// Longest time that `mcp login` waits for the browser; then it is refused.
+pub const MCP_LOGIN_WAIT_MAX: Duration = Duration::from_secs(10 * 60);
+/// Bytes of the request that brings the browser back to `mcp login`; a longer one is answered with an error.
+pub const MCP_REDIRECT_BYTES_MAX: usize = 16 * 1024;
 /// Bytes of a file that `files.read` reads and `files.write` and `files.edit` write; longer: refused.
 pub const FILE_BYTES_MAX: usize = 1024 * 1024;
 /// Entries of a directory that `files.list` shows.

@@ -1,7 +1,9 @@
-//! Sealing: the payloads of the journal and the artifacts of a run as they lie in the store, under XChaCha20-Poly1305.
+//! Sealing: the payloads of the journal, the artifacts of a run, and secrets in records, as they lie in the store, under
+//! XChaCha20-Poly1305.
 //!
 //! An envelope is a format tag, the id of its key, a random nonce, and the sealed payload. What it was sealed for (the run, the column,
-//! the number of the entry or the handle of the artifact) is authenticated with it: moved to another place it does not open. Each has a nonce of its own of 192
+//! the number of the entry or the handle of the artifact; of a record its kind, its key and what it is about) is authenticated with it:
+//! moved to another place it does not open. Each has a nonce of its own of 192
 //! random bits, so one key serves any number of them.
 
 use crate::run::RunId;
@@ -62,6 +64,26 @@ pub enum Column<'a> {
     ArtifactAbout(&'a str),
     /// Its content.
     ArtifactContent(&'a str),
+}
+
+/// Where the secret of a record belongs.
+#[derive(Clone, Copy, Debug)]
+pub struct RecordPlace<'a> {
+    /// Of the record.
+    pub kind: &'a str,
+    /// Of the record.
+    pub key: &'a str,
+    /// What it is about, which may not be exchanged under it.
+    pub about: &'a str,
+}
+
+impl RecordPlace<'_> {
+    fn bytes(self) -> Vec<u8> {
+        let parts = [self.kind, self.key, self.about];
+        // Each with its length, so that no other three parts have the same bytes.
+        let parts = parts.iter().flat_map(|part| [&(part.len() as u64).to_be_bytes(), part.as_bytes()].concat());
+        b"records.body".iter().copied().chain(parts).collect()
+    }
 }
 
 impl Place<'_> {
@@ -129,12 +151,22 @@ impl Keyring {
     /// # Errors
     /// The system gives no random numbers.
     pub fn seal(&self, place: Place<'_>, payload: &[u8]) -> Result<Vec<u8>, SealError> {
+        self.seal_at(&place.bytes(), payload)
+    }
+
+    /// Seals a secret for its record.
+    ///
+    /// # Errors
+    /// The system gives no random numbers.
+    pub fn seal_record(&self, place: RecordPlace<'_>, payload: &[u8]) -> Result<Vec<u8>, SealError> {
+        self.seal_at(&place.bytes(), payload)
+    }
+
+    fn seal_at(&self, aad: &[u8], payload: &[u8]) -> Result<Vec<u8>, SealError> {
         let unknown = || SealError::UnknownKey(String::new());
         let (id, key) = self.keys.last_key_value().ok_or_else(unknown)?;
         let nonce = random::<NONCE_BYTES>()?;
-        let aad = place.bytes();
-        let sealed =
-            cipher(key)?.encrypt(&nonce.into(), Payload { msg: payload, aad: &aad }).map_err(|_| SealError::DoesNotOpen)?;
+        let sealed = cipher(key)?.encrypt(&nonce.into(), Payload { msg: payload, aad }).map_err(|_| SealError::DoesNotOpen)?;
         // `parse` takes no longer id.
         let length = u8::try_from(id.len()).unwrap_or(u8::MAX);
         Ok([&[FORMAT_SEALED, length], id.as_bytes(), &nonce, &sealed].concat())
@@ -146,6 +178,18 @@ impl Keyring {
 /// # Errors
 /// No such key; cut, changed, or of another place.
 pub fn open(keyring: Option<&Keyring>, place: Place<'_>, envelope: &[u8]) -> Result<Vec<u8>, SealError> {
+    open_at(keyring, &place.bytes(), envelope)
+}
+
+/// Opens an envelope of this record.
+///
+/// # Errors
+/// No such key; cut, changed, or of another record.
+pub fn open_record(keyring: Option<&Keyring>, place: RecordPlace<'_>, envelope: &[u8]) -> Result<Vec<u8>, SealError> {
+    open_at(keyring, &place.bytes(), envelope)
+}
+
+fn open_at(keyring: Option<&Keyring>, aad: &[u8], envelope: &[u8]) -> Result<Vec<u8>, SealError> {
     let parts = || {
         let (_tag, rest) = envelope.split_first()?;
         let (length, rest) = rest.split_first()?;
@@ -156,8 +200,7 @@ pub fn open(keyring: Option<&Keyring>, place: Place<'_>, envelope: &[u8]) -> Res
     };
     let (id, nonce, sealed) = parts().ok_or(SealError::DoesNotOpen)?;
     let key = keyring.and_then(|ring| ring.keys.get(id)).ok_or_else(|| SealError::UnknownKey(id.to_owned()))?;
-    let aad = place.bytes();
-    cipher(key)?.decrypt(&nonce.into(), Payload { msg: sealed, aad: &aad }).map_err(|_| SealError::DoesNotOpen)
+    cipher(key)?.decrypt(&nonce.into(), Payload { msg: sealed, aad }).map_err(|_| SealError::DoesNotOpen)
 }
 
 fn cipher(key: &SecretSlice<u8>) -> Result<XChaCha20Poly1305, SealError> {
@@ -195,6 +238,22 @@ mod tests {
         assert_eq!(open(Some(&keyring(&["a", "b"])), place(3), &envelope), Err(SealError::DoesNotOpen));
         assert_eq!(open(Some(&keyring(&["a"])), place(3), &envelope), Err(SealError::UnknownKey("b".into())));
         assert_eq!(open(None, place(3), &envelope), Err(SealError::UnknownKey("b".into())));
+    }
+
+    #[test]
+    fn the_secret_of_a_record_opens_in_that_record_only() {
+        let ring = keyring(&["a"]);
+        let place = RecordPlace { kind: "login", key: "crm", about: "https://crm.example/mcp" };
+        let envelope = ring.seal_record(place, b"token").unwrap();
+        assert_eq!(open_record(Some(&ring), place, &envelope).unwrap(), b"token");
+        for other in [
+            RecordPlace { kind: "logincrm", key: "", ..place },
+            RecordPlace { key: "mail", ..place },
+            RecordPlace { about: "https://evil.example/mcp", ..place },
+        ] {
+            assert_eq!(open_record(Some(&ring), other, &envelope), Err(SealError::DoesNotOpen), "{other:?}");
+        }
+        assert_eq!(open_record(None, place, &envelope), Err(SealError::UnknownKey("a".into())));
     }
 
     #[test]

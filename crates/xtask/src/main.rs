@@ -2,8 +2,9 @@
 //!
 //! `cargo xtask proof [--short]` runs all of them and prints a table; `model`, `simulate [from..to]`, `crash-points`, `walk`,
 //! `chaos [seconds]` and `mutants [name]` run one; `mutate` is mutation testing of the core by a general tool; `real-model` lets a small
-//! model drive a run. What `docs/testing.md` says was printed here.
+//! model drive a run; `conformance [name]` runs the public MCP conformance suite against our client. What `docs/testing.md` says was printed here.
 
+mod conformance;
 mod mutants;
 mod mutate;
 mod real_model;
@@ -44,13 +45,16 @@ fn main() -> anyhow::Result<()> {
         ["walk"] => print(&[tests::walk(if short { 6_000 } else { 60_000 })?]),
         ["chaos"] => print(&[tests::chaos(if short { 60 } else { 1_800 })?]),
         ["chaos", seconds] => print(&[tests::chaos(seconds.parse()?)?]),
+        ["conformance"] => conformance::run(None),
+        ["conformance", only] => conformance::run(Some(only)),
+        ["conformance-client", url] => conformance::client(url),
         ["real-model"] => print(&[real_model::run()?]),
         ["mutants"] => mutants::run(None),
         ["mutants", only] => mutants::run(Some(only)),
         ["mutate"] => mutate::run(&[]),
         ["mutate", only @ ..] => mutate::run(&only.iter().flat_map(|file| ["--file", file]).collect::<Vec<_>>()),
         _ => bail!(
-            "proof | model | simulate [from..to] | crash-points | walk | chaos [seconds] | mutants [name] | mutate [files], each with --short; real-model"
+            "proof | model | simulate [from..to] | crash-points | walk | chaos [seconds] | mutants [name] | mutate [files], each with --short; real-model; conformance [name]"
         ),
     }
 }

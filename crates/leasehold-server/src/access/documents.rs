@@ -236,6 +236,10 @@ pub(crate) enum What {
     McpSwitchedOff,
     /// It is offered again.
     McpSwitchedOn,
+    /// Somebody logged in at an MCP server's authorization server.
+    McpLoggedIn,
+    /// That login is forgotten.
+    McpLoggedOut,
 }
 
 /// An entry of the audit. Its record's key is its time-ordered id.

@@ -108,6 +108,17 @@ pub(crate) async fn switch(
     Ok(Json(app.asks.switch(&who, &name, body.tool.as_deref(), body.off).await?))
 }
 
+/// Forgets the login at a server's authorization server, in every process and from the next request on. For administrators.
+#[utoipa::path(post, path = "/mcp/{name}/logout", tag = "configuration", params(("name" = String, Path, description = "The server")),
+    responses((status = 200, description = "Forgotten, or there was none", body = McpLine)))]
+pub(crate) async fn logout(
+    State(app): State<Arc<App>>,
+    Caller { who, .. }: Caller,
+    ServerPath(name): ServerPath,
+) -> Result<Json<McpLine>, Problem> {
+    Ok(Json(app.asks.log_out(&who, &name).await?.0))
+}
+
 impl From<NotKnown> for Problem {
     fn from(error: NotKnown) -> Self {
         match error {
@@ -127,6 +138,7 @@ impl From<Unanswered> for Problem {
             Unanswered::Unreachable(..) | Unanswered::Silent(..) => {
                 Self::new(StatusCode::BAD_GATEWAY, "mcp_unanswered", error.to_string())
             }
+            Unanswered::NoKeys(_) | Unanswered::Login(..) => Self::new(StatusCode::CONFLICT, "mcp_login", error.to_string()),
             Unanswered::Access(error) => error.into(),
             Unanswered::NotKnown(error) => error.into(),
         }

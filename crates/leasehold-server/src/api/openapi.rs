@@ -83,6 +83,7 @@ pub(super) fn routes(app: &Arc<App>) -> Router {
         .routes(routes!(mcp::servers))
         .routes(routes!(mcp::acknowledge))
         .routes(routes!(mcp::switch))
+        .routes(routes!(mcp::logout))
         .route_layer(bounded.clone());
     // These stream or wait.
     let long = OpenApiRouter::new()

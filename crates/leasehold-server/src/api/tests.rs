@@ -142,7 +142,7 @@ async fn world_at(listen: SocketAddr, environment: &[(&str, &str)]) -> World {
         ("bot", machine),
     ];
     let access = Arc::new(Known(Mutex::new(known.into_iter().map(|(name, who)| (name.to_owned(), who)).collect())));
-    let catalogue = Catalogue::new(Access::new(Arc::clone(&config.store), clock.clone()));
+    let catalogue = Catalogue::new(Access::new(Arc::clone(&config.store), clock.clone()), None);
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "[[agent]]\nname = 'a'\n").unwrap();
     let configured = load(Some(file.path()), &|_| None).unwrap();

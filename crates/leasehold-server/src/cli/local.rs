@@ -128,7 +128,7 @@ impl<'a> Local<'a> {
         let wall: Arc<dyn WallClock> = StoreWall::of(&store, clock.clone(), &*clock).await.map_err(not_begun)?;
         let access = Access::new(Arc::clone(&store), Arc::clone(&wall));
         let who = identity::who(context, &access).await?;
-        let catalogue = Catalogue::new(access.clone());
+        let catalogue = Catalogue::new(access.clone(), keyring.clone());
         let in_force = match needs {
             Needs::Store => None,
             Needs::Declared => Some(InForce::new(config, catalogue, Use::Declare).await.map_err(not_known)?),

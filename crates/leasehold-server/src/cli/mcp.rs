@@ -3,11 +3,12 @@
 use super::{
     Context, Exit, Failure, Outcome, identity,
     local::{Local, Needs, not_known},
+    mcp_login::{LoginArgs, login, logout},
     watch::Signals,
 };
 use crate::{
     access::AccessError,
-    mcp::{InForce, McpLine, McpToolLine, Probed, Unanswered},
+    mcp::{InForce, LoginLine, McpLine, McpToolLine, Probed, Unanswered},
     terminal::{self, Look, Screen, span},
     wire::Page,
 };
@@ -31,6 +32,13 @@ pub(crate) enum McpCommand {
     },
     /// Take definitions as they are that are new or were changed by their server
     Acknowledge(AcknowledgeArgs),
+    /// Log in at a server's authorization server, with a browser
+    Login(LoginArgs),
+    /// Forget that login
+    Logout {
+        /// The server
+        name: String,
+    },
     /// Offer and call nothing of a server, or of one tool, from the next call on
     Disable {
         /// A server, or a tool as `server.tool`
@@ -97,6 +105,8 @@ async fn on(local: &Local<'_>, in_force: &Arc<InForce>, command: McpCommand) -> 
                 }
             }
         }
+        McpCommand::Login(args) => login(local, in_force, &args).await,
+        McpCommand::Logout { name } => logout(local, in_force, &name).await,
         McpCommand::Disable { name } => switch(local, in_force, &name, true).await,
         McpCommand::Enable { name } => switch(local, in_force, &name, false).await,
     }
@@ -118,7 +128,7 @@ pub(super) fn parts(name: &str) -> (&str, Option<&str>) {
     name.split_once('.').map_or((name, None), |(server, tool)| (server, Some(tool)))
 }
 
-fn unanswered(error: Unanswered) -> Failure {
+pub(super) fn unanswered(error: Unanswered) -> Failure {
     match error {
         Unanswered::Access(AccessError::Denied(denied)) => identity::denied(denied),
         Unanswered::NotKnown(error) => not_known(error),
@@ -182,6 +192,10 @@ fn server(screen: &mut Screen, line: &McpLine) {
     if let Some(off) = &line.switched_off {
         screen.styled(Look::Bad, format!("  switched off by {} at {}", off.by, off.at));
     }
+    if let Some(login) = &line.login {
+        let (look, text) = login_text(login, &line.name);
+        screen.styled(look, format!("  {text}"));
+    }
     match &line.imported_at {
         None => screen.line("  its tools are not known yet: whoever works the queue asks it, or `leasehold mcp import` does"),
         Some(at) => screen.line(format!("  first asked at {at}")),
@@ -209,6 +223,23 @@ fn server(screen: &mut Screen, line: &McpLine) {
         .collect();
     if !rows.is_empty() {
         screen.table(&["tool", "standing", "effect", "approval", ""], &rows);
+    }
+}
+
+/// A login in a line, with the mend.
+fn login_text(login: &LoginLine, server: &str) -> (Look, String) {
+    let log_in = format!("`leasehold mcp login {server}`");
+    let by = format!("{} at {}", login.by.as_deref().unwrap_or_default(), login.at.as_deref().unwrap_or_default());
+    let until = login.valid_until.as_deref().unwrap_or("its server says");
+    let why = login.why.as_deref().map(|why| format!(" ({why})")).unwrap_or_default();
+    match login.state.as_str() {
+        "machine" => (Look::Plain, "logs in by itself".into()),
+        "valid" => (Look::Plain, format!("logged in by {by}, the token is valid until {until}")),
+        "expired" => (Look::Plain, format!("logged in by {by}, the token is refreshed with the next call")),
+        "refresh_failed" => (Look::Bad, format!("logged in by {by}, the last refresh failed{why}; the next call tries again")),
+        "needed" => (Look::Bad, format!("the login by {by} is over{why}: {log_in}")),
+        "other_place" => (Look::Bad, format!("the login by {by} is for another place than `url`: {log_in}")),
+        _ => (Look::Bad, format!("nobody has logged in: {log_in}")),
     }
 }
 

@@ -21,6 +21,7 @@ mod input;
 mod key;
 mod local;
 mod mcp;
+mod mcp_login;
 mod operate;
 mod probe;
 mod remote;

@@ -12,12 +12,13 @@ use std::{
 use toml::Spanned;
 
 /// Keys of a server that can be wrong by their value.
-const KEYS: [&str; 13] = [
+const KEYS: [&str; 14] = [
     "name",
     "command",
     "url",
     "env",
     "headers",
+    "oauth",
     "requires_approval",
     "effects",
     "approval",

@@ -2,16 +2,21 @@
 //! server says otherwise since. A tool is offered only as it was acknowledged. Every change of a server's part moves the version of
 //! its record, by which other processes see that they have to read again.
 
+use super::logins::StoreLogins;
 use crate::access::{Access, AccessError, Document, Role, Seen, What, Who};
 use jiff::Timestamp;
 use leasehold::{
     agent::tool::mcp::{Change, Definition, Difference, changes, refusals},
     limits::{MCP_TOOLS_MAX, RECORDS_AT_ONCE_MAX},
+    seal::Keyring,
     store::{Record, Unavailable},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, json};
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 /// Tools of one server that are kept, those that are gone included.
 const KNOWN_MAX: usize = 2 * MCP_TOOLS_MAX;
@@ -125,15 +130,26 @@ impl KnownTool {
 
 /// Tools of servers in the store.
 #[derive(Clone, Debug)]
-pub(crate) struct Catalogue(Access);
+pub(crate) struct Catalogue(Access, StoreLogins);
 
 fn key(server: &str, tool: &str) -> String {
     format!("{server}/{tool}")
 }
 
 impl Catalogue {
-    pub(crate) fn new(access: Access) -> Self {
-        Self(access)
+    /// Without a keyring nobody logs in at a server.
+    pub(crate) fn new(access: Access, keyring: Option<Arc<Keyring>>) -> Self {
+        Self(access.clone(), StoreLogins::new(access, keyring))
+    }
+
+    /// Now, on the store's clock.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+
+    /// Logins at the servers.
+    pub(crate) fn logins(&self) -> &StoreLogins {
+        &self.1
     }
 
     /// Of each server that is known, how often its part was changed.

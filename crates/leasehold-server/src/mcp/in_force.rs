@@ -85,7 +85,7 @@ impl InForce {
         let mut state = State {
             file: config.file.clone().map(|file| (file, config.stamp)),
             config: Arc::new(config.clone()),
-            servers: Servers::default(),
+            servers: Servers::new(Arc::new(catalogue.logins().clone())),
             versions: BTreeMap::new(),
             noted: BTreeMap::new(),
             executable: Arc::default(),

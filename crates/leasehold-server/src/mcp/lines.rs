@@ -3,10 +3,12 @@
 use super::{
     Running,
     catalogue::{Known, KnownTool, Standing},
+    logins::LoginRecord,
 };
+use jiff::Timestamp;
 use leasehold::agent::{
     registry::Registry,
-    tool::mcp::{Definition, Difference, Link, McpHealth},
+    tool::mcp::{Definition, Difference, Grant, Link, McpHealth, McpServer},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -24,6 +26,8 @@ pub(crate) struct McpLine {
     pub(crate) imported_at: Option<String>,
     /// Who switched it off, and when.
     pub(crate) switched_off: Option<SwitchedOff>,
+    /// The login at its authorization server; none: the server has no `[mcp.oauth]`.
+    pub(crate) login: Option<LoginLine>,
     /// How it does in this process.
     pub(crate) health: Option<Health>,
     /// The tools that it has or had.
@@ -37,6 +41,53 @@ pub(crate) struct SwitchedOff {
     pub(crate) by: String,
     /// RFC 3339.
     pub(crate) at: String,
+}
+
+/// The login at a server's authorization server. Nothing of a token is in it.
+#[derive(Clone, Debug, Serialize, Deserialize, utoipa::ToSchema)]
+pub(crate) struct LoginLine {
+    /// `none`, `valid`, `expired` (it is refreshed when it is needed), `refresh_failed`, `needed` (a person has to log in again),
+    /// `other_place` (it is for where the server was), or `machine` (this program logs in by itself).
+    pub(crate) state: String,
+    /// Who logged in or out last.
+    pub(crate) by: Option<String>,
+    /// When, RFC 3339.
+    pub(crate) at: Option<String>,
+    /// Until when the token counts, RFC 3339; none: not said.
+    pub(crate) valid_until: Option<String>,
+    /// It is refreshed without a person.
+    pub(crate) can_refresh: bool,
+    /// What it is good for.
+    pub(crate) scopes: Vec<String>,
+    /// Why the last refresh gave nothing.
+    pub(crate) why: Option<String>,
+}
+
+fn login(server: &McpServer, known: Option<&LoginRecord>, now: Timestamp) -> Option<LoginLine> {
+    let is_machine = server.oauth()?.grant == Grant::ClientCredentials;
+    let record = known.filter(|_| !is_machine);
+    let failed = record.and_then(|record| record.failed.as_ref());
+    let is_over = |record: &LoginRecord| record.valid_until.is_some_and(|until| until <= now);
+    let state = match record {
+        _ if is_machine => "machine",
+        None => "none",
+        Some(record) if !record.is_in() => "none",
+        Some(record) if record.endpoint != server.endpoint() => "other_place",
+        Some(record) if failed.is_some_and(|failed| failed.is_final) || (is_over(record) && !record.can_refresh) => "needed",
+        Some(_) if failed.is_some() => "refresh_failed",
+        Some(record) if is_over(record) => "expired",
+        Some(_) => "valid",
+    };
+    let is_in = record.filter(|record| record.is_in());
+    Some(LoginLine {
+        state: state.to_owned(),
+        by: record.map(|record| record.by.clone()),
+        at: record.map(|record| record.at.to_string()),
+        valid_until: is_in.and_then(|record| record.valid_until).map(|until| until.to_string()),
+        can_refresh: is_in.is_some_and(|record| record.can_refresh),
+        scopes: is_in.map(|record| record.scopes.clone()).unwrap_or_default(),
+        why: failed.map(|failed| failed.why.clone()),
+    })
 }
 
 /// How a server does in this process.
@@ -95,11 +146,20 @@ impl McpLine {
             health.last_error = health.last_error.take().map(|_| "see an operator".to_owned());
             health.last_words.clear();
         }
+        if let Some(login) = &mut self.login {
+            login.why = login.why.take().map(|_| "see an operator".to_owned());
+        }
     }
 }
 
 /// The line of a server.
-pub(crate) fn line(name: &str, running: Option<&Running>, known: &Known, registry: &Registry) -> McpLine {
+pub(crate) fn line(
+    name: &str,
+    running: Option<&Running>,
+    known: &Known,
+    (known_login, now): (Option<&LoginRecord>, Timestamp),
+    registry: &Registry,
+) -> McpLine {
     let server = running.and_then(|running| running.server.as_ref().ok());
     McpLine {
         name: name.to_owned(),
@@ -107,6 +167,7 @@ pub(crate) fn line(name: &str, running: Option<&Running>, known: &Known, registr
         problem: running.and_then(|running| running.server.as_ref().err().cloned()),
         imported_at: known.server.as_ref().map(|seen| seen.it.imported_at.to_string()),
         switched_off: known.off.as_ref().map(|off| SwitchedOff { by: off.by.clone(), at: off.at.to_string() }),
+        login: server.and_then(|server| login(server, known_login, now)),
         health: server.map(|server| health(server.health())),
         tools: known.tools.iter().map(|(tool, known)| tool_line(&format!("{name}.{tool}"), known, registry)).collect(),
     }

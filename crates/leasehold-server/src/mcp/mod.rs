@@ -7,12 +7,15 @@
 pub(crate) mod catalogue;
 pub(crate) mod in_force;
 mod lines;
+pub(crate) mod logins;
+#[cfg(test)]
+mod logins_tests;
 mod operate;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use in_force::{InForce, NotKnown};
-pub(crate) use lines::{McpLine, McpToolLine};
+pub(crate) use lines::{LoginLine, McpLine, McpToolLine};
 pub(crate) use operate::{Probed, Unanswered};
 
 use crate::{
@@ -22,10 +25,10 @@ use crate::{
 use catalogue::{Known, Standing};
 use leasehold::agent::tool::{
     Tool,
-    mcp::{Definition, Difference, McpConfigError, McpServer},
+    mcp::{Definition, Difference, Logins, McpConfigError, McpServer},
 };
 use lines::line;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// What a server's tools come to.
 #[derive(Debug, Default)]
@@ -46,13 +49,19 @@ pub(crate) struct Running {
 }
 
 /// The servers of this process by name.
-#[derive(Default)]
-pub(crate) struct Servers(BTreeMap<String, Running>);
+pub(crate) struct Servers {
+    by_name: BTreeMap<String, Running>,
+    logins: Arc<dyn Logins>,
+}
 
 impl Servers {
+    pub(crate) fn new(logins: Arc<dyn Logins>) -> Self {
+        Self { by_name: BTreeMap::new(), logins }
+    }
+
     /// Takes over the configured ones; what is configured as before stays as it is. Gives those that are gone, to be ended.
     pub(crate) fn take(&mut self, configured: &[Mcp], to: Use) -> Vec<McpServer> {
-        let mut before = std::mem::take(&mut self.0);
+        let mut before = std::mem::take(&mut self.by_name);
         let mut gone = Vec::new();
         for mcp in configured {
             let config = &mcp.config;
@@ -63,25 +72,28 @@ impl Servers {
                 other => {
                     gone.extend(other.and_then(|running| running.server.ok()));
                     let server = match to {
-                        Use::Execute => McpServer::new(config.clone()),
+                        Use::Execute => {
+                            let logins = Some(Arc::clone(&self.logins));
+                            McpServer::new_with_logins(config.clone(), |name| std::env::var(name).ok(), logins)
+                        }
                         Use::Declare => McpServer::new_with_env(config.clone(), |_| Some("x".into())),
                     };
                     Running { mcp: mcp.clone(), server: server.map_err(|e| e.to_string()) }
                 }
             };
-            self.0.insert(config.name.clone(), running);
+            self.by_name.insert(config.name.clone(), running);
         }
         gone.extend(before.into_values().filter_map(|running| running.server.ok()));
         gone
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&Running> {
-        self.0.get(name)
+        self.by_name.get(name)
     }
 
     /// Those that this process can reach, by name.
     pub(crate) fn reachable(&self) -> impl Iterator<Item = (&String, &McpServer)> {
-        self.0.iter().filter_map(|(name, running)| Some((name, running.server.as_ref().ok()?)))
+        self.by_name.iter().filter_map(|(name, running)| Some((name, running.server.as_ref().ok()?)))
     }
 }
 

@@ -7,7 +7,7 @@ use std::{path::Path, sync::Arc};
 
 async fn in_force(file: &Path) -> InForce {
     let clock = ManualClock::new();
-    let catalogue = Catalogue::new(Access::new(MemoryStore::new(clock.clone()), clock));
+    let catalogue = Catalogue::new(Access::new(MemoryStore::new(clock.clone()), clock), None);
     let config = config::load(Some(file), &|_| None).unwrap();
     // Written after it was read, and before anybody looks again.
     let text = std::fs::read_to_string(file).unwrap();

@@ -47,6 +47,7 @@ POST /api/v1/mcp/{name}/probe       -          -              401  401   401    
 POST /api/v1/mcp/{name}/import      -          -              401  401   401     401     401  role   role   role  role   role role  role    404  404
 POST /api/v1/mcp/{name}/acknowledge tools      -              401  401   401     401     401  role   role   role  role   role role  role    role 404
 POST /api/v1/mcp/{name}/switch      off        -              401  401   401     401     401  role   role   role  role   role role  role    role 404
+POST /api/v1/mcp/{name}/logout      -          -              401  401   401     401     401  role   role   role  role   role role  role    role 404
 GET  /api/v1/inbox                  -          waiting        401  401   401     401     401  200-   200+   200+  200-   200+ 200-  200+    200+ 200+
 GET  /api/v1/inbox                  plain      waiting        401  401   401     401     401  200-   200+   200+  200-   200+ 200-  200+    200+ 200+
 GET  /api/v1/runs                   -          waiting        401  401   401     401     401  200-   200+   200+  200-   200- 200-  200+    200+ 200+

@@ -36,6 +36,7 @@ mod mcp_in_force;
 mod mcp_kill;
 mod mcp_live;
 mod mcp_names;
+mod mcp_oauth;
 mod mcp_questions;
 mod mcp_servers;
 mod mcp_silent;

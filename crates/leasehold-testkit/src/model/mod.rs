@@ -116,7 +116,7 @@ pub fn short() -> Vec<Plan> {
     let mut plans = plans(bounds);
     // Where less waits for a person there are far more histories: no lost answers there.
     for plan in plans.iter_mut().filter(|plan| plan.is_free()) {
-        plan.bounds = Bounds { losses: 0, ..bounds };
+        plan.bounds = Bounds { losses: 0, ..plan.bounds };
     }
     plans
 }
@@ -139,7 +139,7 @@ pub fn full() -> Vec<Plan> {
     // Where no person holds a history up there are tens of millions: fewer of the rare things there, each of which the other plans
     // have.
     for plan in plans.iter_mut().filter(|plan| plan.is_free()) {
-        plan.bounds = Bounds { resolutions: 1, redrives: 0, stops: 0, unstamps: 0, ..bounds };
+        plan.bounds = Bounds { resolutions: 1, redrives: 0, stops: 0, unstamps: 0, ..plan.bounds };
     }
     plans
 }

@@ -5,6 +5,7 @@ use crate::{
     cli::{
         Exit, Failure, Outcome,
         mcp::{McpCommand, done, list, parts, probed, switched, to_acknowledge},
+        mcp_login::logged_out,
     },
     mcp::{McpLine, Probed},
     terminal,
@@ -31,6 +32,14 @@ impl Remote {
                 let named: Vec<Value> = tools.iter().map(|(name, hash)| json!({ "name": name, "hash": hash })).collect();
                 let line = self.of_server::<McpLine>(&args.name, "acknowledge", Some(json!({ "tools": named }))).await?;
                 done(&line, self.json, "acknowledged")
+            }
+            McpCommand::Login(args) => Err(Failure::usage(format!(
+                "a login is made where the store is: run `leasehold mcp login {} --no-browser` on the machine of the server",
+                terminal::Safe::line(&args.name).as_str()
+            ))),
+            McpCommand::Logout { name } => {
+                let line = self.of_server::<McpLine>(&name, "logout", None).await?;
+                done(&line, self.json, logged_out(true))
             }
             McpCommand::Disable { name } => self.switch(&name, true).await,
             McpCommand::Enable { name } => self.switch(&name, false).await,

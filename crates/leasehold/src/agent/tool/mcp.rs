@@ -13,7 +13,7 @@
 //! - **Ask our models or our people.** It gets no sampling and no roots, asks a person only where its operator
 //!   says so, and gets no answer in anybody's name.
 //! - **See our environment, or show our secrets.** A process gets a few harmless variables and what is configured for it; values of
-//!   `env` and `headers` are replaced where its words are repeated.
+//!   `env` and `headers` are replaced where its words are repeated, and the tokens of its login in all that it says.
 //! - **Flood us.** Messages, lists, definitions, results, artifacts and quoted words are bounded in `limits`; what it says of a running
 //!   call is shown at a bounded rate and recorded nowhere.
 
@@ -23,11 +23,13 @@ mod connection;
 mod deadline;
 mod definition;
 mod elicit;
+mod error;
 mod guarded;
 mod health;
 mod heard;
 mod lines;
 mod mask;
+mod oauth;
 mod pace;
 mod passage;
 mod process;
@@ -40,6 +42,8 @@ mod words;
 
 pub use config::{ErrorOutcome, McpConfig, McpConfigError};
 pub use definition::{Change, Definition, Difference, changes, refusals};
+pub use error::McpError;
 pub use health::{Link, McpHealth};
-pub use server::{McpError, McpServer};
+pub use oauth::{Begun, Grant, Kept, Login, LoginError, LoginOf, Logins, OAuthConfig, PendingLogin, Refreshed, Ticket};
+pub use server::McpServer;
 pub use tools::{Offered, Refused};

@@ -1,7 +1,10 @@
 //! `[[mcp]]` as the operator writes it. Nothing is guessed: an unknown key, a wrong type or a contradiction is an error that says what
 //! to write.
 
-use super::super::http::{ConfiguredApproval, ConfiguredEffect, HeaderSource, units};
+use super::{
+    super::http::{ConfiguredApproval, ConfiguredEffect, HeaderSource, units},
+    oauth::OAuthConfig,
+};
 use crate::limits::MCP_QUESTIONS_MAX;
 use serde::Deserialize;
 use std::{collections::BTreeMap, fmt, time::Duration};
@@ -24,6 +27,9 @@ pub struct McpConfig {
     /// Sent with each request over HTTP.
     #[serde(default)]
     pub headers: BTreeMap<String, HeaderSource>,
+    /// How this program gets the right to use the server; left out: it asks for none.
+    #[serde(default)]
+    pub oauth: Option<OAuthConfig>,
     /// Whether a person releases the calls of tools that are not declared `read_only`; only an explicit `false` turns it off.
     #[serde(default)]
     pub requires_approval: Option<bool>,
@@ -79,6 +85,7 @@ impl McpConfig {
             url: None,
             env: BTreeMap::new(),
             headers: BTreeMap::new(),
+            oauth: None,
             requires_approval: None,
             effects: BTreeMap::new(),
             approval: BTreeMap::new(),
@@ -105,6 +112,17 @@ impl McpConfig {
         if self.questions.is_some_and(|limit| limit > MCP_QUESTIONS_MAX) {
             let longest = MCP_QUESTIONS_MAX.as_secs() / 3_600;
             return wrong("questions", format!("must be at most {longest}h"));
+        }
+        if let Some(oauth) = &self.oauth {
+            if self.url.is_none() {
+                return wrong("oauth", "belongs to a `url`; for a `command` write `env`".into());
+            }
+            if let Some(header) = self.headers.keys().find(|name| name.eq_ignore_ascii_case("authorization")) {
+                return wrong(&format!("headers.{header}"), "there is [mcp.oauth] too: remove one of the two".into());
+            }
+            if let Err((key, why)) = oauth.check() {
+                return wrong(&format!("oauth.{key}"), why);
+            }
         }
         for (tool, effect) in &self.effects {
             if *effect != ConfiguredEffect::ReadOnly {
@@ -136,6 +154,7 @@ impl fmt::Debug for McpConfig {
             .field("url", &self.url.as_ref().map(|url| super::target::shown_url(url)))
             .field("env", &self.env)
             .field("headers", &self.headers)
+            .field("oauth", &self.oauth)
             .field("requires_approval", &self.requires_approval)
             .field("effects", &self.effects)
             .field("approval", &self.approval)

@@ -2,12 +2,13 @@
 
 use super::{
     elicit::{self, Floor},
+    error::McpError,
     guarded::{GuardedHttp, GuardedPipes},
     heard::{self, Heard},
     lines::Objects,
+    mask::Mask,
     passage::{Fate, Passage},
     process::{LastWords, Process},
-    server::McpError,
     target::Target,
     words,
 };
@@ -153,6 +154,8 @@ pub(super) enum NotOpen {
     Unreachable(String),
     /// It does not shake hands in the way that was tried.
     Handshake(String),
+    /// It lets us in no further.
+    Unauthorized(String),
 }
 
 impl Connection {
@@ -161,6 +164,7 @@ impl Connection {
         target: &Target,
         mut handler: Handler,
         last_words: &LastWords,
+        mask: &Mask,
         only_initialize: bool,
     ) -> Result<Self, NotOpen> {
         let mode = if only_initialize {
@@ -184,7 +188,7 @@ impl Connection {
                 let pipes = AsyncRwTransport::new(Objects::new(output), input).with_max_line_length(MCP_MESSAGE_BYTES_MAX);
                 (handler.serve_with_lifecycle(GuardedPipes::new(pipes), mode).await, Some(process))
             }
-            Target::Http { url, client } => {
+            Target::Http { url, client, authorization } => {
                 let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
                     // A call that met a forgotten session is not sent again by the library.
                     .reinit_on_expired_session(false)
@@ -195,14 +199,20 @@ impl Connection {
                 resumes.max_times = Some(RESUMES_MAX);
                 resumes.duration = RESUME_AFTER;
                 config.retry_config = Arc::new(resumes);
-                let transport = StreamableHttpClientTransport::with_client(GuardedHttp(client.clone()), config);
+                let http = GuardedHttp { client: client.clone(), authorization: authorization.clone(), mask: mask.clone() };
+                let transport = StreamableHttpClientTransport::with_client(http, config);
                 (handler.serve_with_lifecycle(transport, mode).await, None)
             }
         };
         let service = match service {
             Ok(service) => service,
-            Err(error) if words::is_unreachable(&error) => return Err(NotOpen::Unreachable(words::of_handshake(&error))),
-            Err(error) => return Err(NotOpen::Handshake(why_not(&error, process.as_ref(), last_words).await)),
+            Err(error) => {
+                return Err(match words::unauthorized_handshake(&error) {
+                    Some(why) => NotOpen::Unauthorized(why),
+                    None if words::is_unreachable(&error) => NotOpen::Unreachable(words::of_handshake(&error)),
+                    None => NotOpen::Handshake(why_not(&error, process.as_ref(), last_words).await),
+                });
+            }
         };
         let peer = service.peer().clone();
         let info = peer.peer_info();
@@ -402,6 +412,9 @@ fn lost(error: ServiceError) -> McpError {
             McpError::Refused { code: code.0, message: message.into_owned() }
         }
         ServiceError::UnexpectedResponse => McpError::Undecodable("its answer cannot be decoded".into()),
-        other => McpError::Lost(words::of_request(&other)),
+        other => match words::unauthorized_request(&other) {
+            Some(why) => McpError::Unauthorized(why),
+            None => McpError::Lost(words::of_request(&other)),
+        },
     }
 }

@@ -8,7 +8,7 @@
 //! No answer is an error answer then. Since 2026-07-28 the call itself ends in the questions: the run waits for the replies as it waits
 //! for any input, without a process or a connection, and makes the call again with them; without a reply it is not made again.
 
-use super::{deadline::Deadline, mask::Mask, server::McpError};
+use super::{deadline::Deadline, error::McpError, mask::Mask};
 use crate::{
     agent::tool::{Asker, InputRequired, NotAsked, Reply},
     run::InputQuestion,

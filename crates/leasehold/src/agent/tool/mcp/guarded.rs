@@ -1,7 +1,8 @@
 //! The SDK's transports with our last check before the first byte, and with an end where they would wait for ever.
 
-use super::{super::last_check::GATE, passage::Passage};
+use super::{super::last_check::GATE, mask::Mask, oauth::Authorization, passage::Passage};
 use crate::limits::MCP_MESSAGE_BYTES_MAX;
+use futures::StreamExt as _;
 use reqwest::header::{HeaderName, HeaderValue};
 use rmcp::{
     RoleClient,
@@ -9,13 +10,15 @@ use rmcp::{
     service::{RxJsonRpcMessage, TxJsonRpcMessage},
     transport::{
         Transport,
+        auth::AuthError,
         common::client_side_sse::BoxedSseResponse,
         streamable_http_client::{
             StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse, StreamableHttpResponseLimits,
         },
     },
 };
-use std::{collections::HashMap, io, sync::Arc};
+use secrecy::{ExposeSecret as _, SecretString};
+use std::{borrow::Cow, collections::HashMap, io, sync::Arc};
 
 /// A transport over two pipes. Requests go out one after the other, and each is checked when it is its turn.
 pub(super) struct GuardedPipes<T> {
@@ -54,12 +57,107 @@ impl<T: Transport<RoleClient, Error = io::Error>> Transport<RoleClient> for Guar
     }
 }
 
-/// An HTTP client that asks a request's passage when its connection stands.
+/// An HTTP client that asks a request's passage when its connection stands, and that shows the right to use the server. A request with
+/// a passage is made once whatever is answered; of the others, which change nothing, one that was refused for its token is made once
+/// more with another.
 #[derive(Clone, Debug)]
-pub(super) struct GuardedHttp(pub(super) reqwest::Client);
+pub(super) struct GuardedHttp {
+    pub(super) client: reqwest::Client,
+    /// None: what is configured as headers is all there is to show.
+    pub(super) authorization: Option<Arc<Authorization>>,
+    /// Over what the server says.
+    pub(super) mask: Mask,
+}
 
-type Answer<T> = Result<T, StreamableHttpError<reqwest::Error>>;
+type HttpError = StreamableHttpError<reqwest::Error>;
+type Answer<T> = Result<T, HttpError>;
 type Headers = HashMap<HeaderName, HeaderValue>;
+
+impl GuardedHttp {
+    /// What is shown to the server. Before the passage of a request is asked: to get it may take time.
+    async fn token(&self) -> Answer<Option<SecretString>> {
+        let Some(authorization) = &self.authorization else { return Ok(None) };
+        authorization.token().await.map(Some).map_err(|error| unauthorized(error.to_string()))
+    }
+
+    /// The same error; where it is that the server wants other rights, in words with the mend, and that it was so.
+    fn judged(&self, error: HttpError, token: Option<&SecretString>) -> (HttpError, bool) {
+        let (challenge, lacks) = match &error {
+            StreamableHttpError::AuthRequired(error) => (error.www_authenticate_header.clone(), None),
+            StreamableHttpError::InsufficientScope(error) => {
+                (error.www_authenticate_header.clone(), Some(error.required_scope.clone()))
+            }
+            // Without the header that says what is wanted.
+            StreamableHttpError::UnexpectedServerResponse(said) if said.starts_with("HTTP 401") => (String::new(), None),
+            StreamableHttpError::UnexpectedServerResponse(said) if said.starts_with("HTTP 403") => (String::new(), Some(None)),
+            _ => return (without_url(error), false),
+        };
+        let status = if lacks.is_some() { 403 } else { 401 };
+        let words = match (&self.authorization, token, lacks) {
+            (Some(authorization), _, Some(scope)) => authorization.lacks(scope.as_deref(), &challenge),
+            (Some(authorization), Some(token), None) => authorization.refused(token, &challenge),
+            _ => format!("the server wants other rights ({status}, {challenge}): write [mcp.oauth], or mend `headers`"),
+        };
+        (unauthorized(words), true)
+    }
+
+    async fn post_once(
+        &self,
+        request: Posted,
+        token: Option<&SecretString>,
+        passage: Option<&Passage>,
+    ) -> Answer<StreamableHttpPostResponse> {
+        let Posted { uri, message, session, headers, limits } = request;
+        let token = token.map(|token| token.expose_secret().to_owned());
+        let post = self.client.post_message_with_response_limits(uri, message, session, token, headers, limits);
+        match passage {
+            Some(passage) => GATE.scope(Arc::new(passage.clone()), post).await,
+            None => post.await,
+        }
+    }
+
+    /// Without tokens that the server repeats.
+    fn clean(&self, stream: BoxedSseResponse) -> BoxedSseResponse {
+        if self.authorization.is_none() {
+            return stream;
+        }
+        let mask = self.mask.clone();
+        stream
+            .map(move |event| {
+                event.map(|mut event| {
+                    event.data = event.data.map(|data| mask.over_tokens(&data).into_owned());
+                    event
+                })
+            })
+            .boxed()
+    }
+
+    fn clean_message(&self, message: ServerJsonRpcMessage) -> ServerJsonRpcMessage {
+        if self.authorization.is_none() {
+            return message;
+        }
+        // What was read from JSON is written as JSON, and what it was stays one.
+        let Ok(text) = serde_json::to_string(&message) else { return message };
+        match self.mask.over_tokens(&text) {
+            Cow::Borrowed(_) => message,
+            Cow::Owned(text) => serde_json::from_str(&text).unwrap_or(message),
+        }
+    }
+}
+
+/// A request that is made.
+#[derive(Clone)]
+struct Posted {
+    uri: Arc<str>,
+    message: ClientJsonRpcMessage,
+    session: Option<Arc<str>>,
+    headers: Headers,
+    limits: StreamableHttpResponseLimits,
+}
+
+fn unauthorized(words: String) -> HttpError {
+    StreamableHttpError::Auth(AuthError::AuthorizationFailed(words))
+}
 
 impl StreamableHttpClient for GuardedHttp {
     type Error = reqwest::Error;
@@ -81,19 +179,38 @@ impl StreamableHttpClient for GuardedHttp {
         uri: Arc<str>,
         message: ClientJsonRpcMessage,
         session: Option<Arc<str>>,
-        auth: Option<String>,
+        _: Option<String>,
         headers: Headers,
         limits: StreamableHttpResponseLimits,
     ) -> Answer<StreamableHttpPostResponse> {
         let passage = Passage::of(&message);
         let is_request = matches!(message, JsonRpcMessage::Request(_));
-        let post = self.0.post_message_with_response_limits(uri, message, session, auth, headers, limits);
-        let answer = match &passage {
-            Some(passage) => GATE.scope(Arc::new(passage.clone()), post).await,
-            None => post.await,
+        let request = Posted { uri, message, session, headers, limits };
+        let again = passage.is_none().then(|| request.clone());
+        let mut token = self.token().await?;
+        let mut answer = self.post_once(request, token.as_ref(), passage.as_ref()).await;
+        let challenge = match &answer {
+            Err(StreamableHttpError::AuthRequired(error)) => Some(error.www_authenticate_header.clone()),
+            _ => None,
         };
-        let answer = answer.map_err(without_url)?;
+        if let (Some(challenge), Some(used), Some(request), Some(authorization)) =
+            (challenge, &token, again, &self.authorization)
+        {
+            authorization.refused(used, &challenge);
+            token = self.token().await?;
+            answer = self.post_once(request, token.as_ref(), None).await;
+        }
+        let answer = answer.map_err(|error| {
+            let (error, is_refused) = self.judged(error, token.as_ref());
+            if let (true, Some(passage)) = (is_refused, &passage) {
+                passage.refused();
+            }
+            error
+        })?;
         match answer {
+            StreamableHttpPostResponse::Sse(stream, session) => {
+                Ok(StreamableHttpPostResponse::Sse(self.clean(stream), session))
+            }
             // An error that names no request is no answer to this one as far as the SDK is concerned, which waits on.
             StreamableHttpPostResponse::Json(ServerJsonRpcMessage::Error(error), _) if is_request && error.id.is_none() => {
                 let what = format!("an error that names no request: {} {}", error.error.code.0, error.error.message);
@@ -102,12 +219,16 @@ impl StreamableHttpClient for GuardedHttp {
             StreamableHttpPostResponse::Accepted if is_request => {
                 Err(StreamableHttpError::UnexpectedServerResponse("a request was accepted without an answer".into()))
             }
+            StreamableHttpPostResponse::Json(message, session) => {
+                Ok(StreamableHttpPostResponse::Json(self.clean_message(message), session))
+            }
             answer => Ok(answer),
         }
     }
 
-    async fn delete_session(&self, uri: Arc<str>, session: Arc<str>, auth: Option<String>, headers: Headers) -> Answer<()> {
-        self.0.delete_session(uri, session, auth, headers).await.map_err(without_url)
+    async fn delete_session(&self, uri: Arc<str>, session: Arc<str>, _: Option<String>, headers: Headers) -> Answer<()> {
+        let token = self.token().await?.map(|token| token.expose_secret().to_owned());
+        self.client.delete_session(uri, session, token, headers).await.map_err(without_url)
     }
 
     async fn get_stream(
@@ -126,17 +247,20 @@ impl StreamableHttpClient for GuardedHttp {
         uri: Arc<str>,
         session: Option<Arc<str>>,
         last_event: Option<String>,
-        auth: Option<String>,
+        _: Option<String>,
         headers: Headers,
         size: usize,
     ) -> Answer<BoxedSseResponse> {
-        let stream = self.0.get_stream_with_max_sse_event_size(uri, session, last_event, auth, headers, size);
-        stream.await.map_err(without_url)
+        let token = self.token().await?;
+        let shown = token.as_ref().map(|token| token.expose_secret().to_owned());
+        let stream = self.client.get_stream_with_max_sse_event_size(uri, session, last_event, shown, headers, size);
+        // What a call was before is not known better for it: its passage hears nothing of this.
+        stream.await.map(|stream| self.clean(stream)).map_err(|error| self.judged(error, token.as_ref()).0)
     }
 }
 
 /// A URL may hold a secret in its query.
-fn without_url(error: StreamableHttpError<reqwest::Error>) -> StreamableHttpError<reqwest::Error> {
+fn without_url(error: HttpError) -> HttpError {
     match error {
         StreamableHttpError::Client(error) => StreamableHttpError::Client(error.without_url()),
         other => other,
@@ -168,9 +292,9 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/mcp", listener.local_addr().unwrap());
         let config = super::super::McpConfig::url("far", &url);
-        let resolved = super::super::target::resolve(&config, Duration::from_secs(5), &|_| None).unwrap();
+        let resolved = super::super::target::resolve(&config, Duration::from_secs(5), &|_| None, None).unwrap();
         let super::super::target::Target::Http { client, .. } = resolved.target else { panic!("it is a URL") };
-        let client = GuardedHttp(client);
+        let client = GuardedHttp { client, authorization: None, mask: Mask::default() };
         let clock = ManualClock::new();
         let trust = TrustWindow::new(clock.clone(), Duration::from_secs(60), clock.now());
         let received = tokio::spawn(async move {

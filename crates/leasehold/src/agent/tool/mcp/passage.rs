@@ -13,6 +13,7 @@ const WAITING: u8 = 0;
 const USED: u8 = 1;
 const CLOSED: u8 = 2;
 const NOT_HELD: u8 = 3;
+const REFUSED: u8 = 4;
 
 /// Travels with the request, inside this process.
 #[derive(Clone, Debug)]
@@ -32,6 +33,8 @@ pub(super) enum Fate {
     NothingSent,
     /// The lease did not hold any more; no byte left.
     NotHeld,
+    /// It arrived, and the server let it in no further: 401 or 403.
+    Refused,
     /// It may have arrived.
     MayHaveArrived,
 }
@@ -50,11 +53,18 @@ impl Passage {
         holds && opened
     }
 
+    /// The answer to it is that it may not be made.
+    pub(super) fn refused(&self) {
+        // Of a closed one nobody waits for the answer.
+        let _ = self.0.state.compare_exchange(USED, REFUSED, Ordering::AcqRel, Ordering::Acquire);
+    }
+
     /// Whoever waited for the answer gives up: nothing goes out from now on.
     pub(super) fn close(&self) -> Fate {
         match self.0.state.compare_exchange(WAITING, CLOSED, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) | Err(CLOSED) => Fate::NothingSent,
             Err(NOT_HELD) => Fate::NotHeld,
+            Err(REFUSED) => Fate::Refused,
             Err(_) => Fate::MayHaveArrived,
         }
     }
@@ -91,6 +101,18 @@ mod tests {
         assert_eq!(passage.close(), Fate::NothingSent);
         assert!(!passage.open(), "what was given up does not go out later");
         assert_eq!(passage.close(), Fate::NothingSent);
+    }
+
+    #[test]
+    fn it_was_refused_only_where_it_was_sent_and_somebody_waits() {
+        let passage = Passage::new(None);
+        passage.refused();
+        assert_eq!(passage.close(), Fate::NothingSent);
+        let passage = Passage::new(None);
+        assert!(passage.open());
+        passage.refused();
+        assert_eq!(passage.close(), Fate::Refused);
+        assert!(!passage.open(), "it is not sent again for that");
     }
 
     #[test]

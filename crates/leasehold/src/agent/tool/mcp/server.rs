@@ -6,9 +6,11 @@ use super::{
     deadline::Deadline,
     definition::{Definition, refusals},
     elicit::{Floor, Person, Resumed},
+    error::McpError,
     health::{Link, McpHealth, Record},
     heard::Heard,
     mask::Mask,
+    oauth::Logins,
     pace::Pace,
     passage::{Fate, Passage},
     process::LastWords,
@@ -56,7 +58,7 @@ pub(super) struct Inner {
     pub(super) max_response: usize,
     pub(super) endpoint: String,
     pub(super) mask: Mask,
-    target: Target,
+    pub(super) target: Target,
     handler: Handler,
     words: LastWords,
     current: Mutex<Option<Arc<Connection>>>,
@@ -71,50 +73,6 @@ pub(super) struct Inner {
     is_closed: AtomicBool,
     listed_at: AtomicU64,
     listed: watch::Sender<Option<Arc<Vec<Definition>>>>,
-}
-
-/// Why a server has not answered as it should.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum McpError {
-    /// There is no connection.
-    #[error("not connected: {0}")]
-    NotConnected(String),
-    /// The connection ended.
-    #[error("the connection was lost: {0}")]
-    Lost(String),
-    /// Nothing within the deadline.
-    #[error("no whole answer within {0:?}")]
-    TimedOut(Duration),
-    /// An error answer of the protocol.
-    #[error("the server answered with error {code}: {message}")]
-    Refused {
-        /// JSON-RPC.
-        code: i32,
-        /// Its words.
-        message: String,
-    },
-    /// An answer that is none.
-    #[error("{0}")]
-    Undecodable(String),
-    /// It asks a question instead.
-    #[error("{0}")]
-    NeedsInput(String),
-    /// It can ask one person at a time, and that was another call's all the while. Nothing was sent.
-    #[error("another call of this server waits for a person, and it takes one at a time")]
-    Busy,
-    /// It describes the tool otherwise than the tool was registered. Nothing was sent.
-    #[error("`{0}` is not what it was: its server describes it otherwise now")]
-    Changed(String),
-}
-
-impl McpError {
-    /// Nothing more can be expected of the connection.
-    fn ends_the_connection(&self) -> bool {
-        matches!(self, Self::Lost(_) | Self::TimedOut(_))
-    }
-    fn is_failure(&self) -> bool {
-        matches!(self, Self::NotConnected(_) | Self::Lost(_) | Self::TimedOut(_))
-    }
 }
 
 /// A tool as it was registered.
@@ -175,6 +133,18 @@ impl McpServer {
     /// # Errors
     /// The key that is wrong and the mend.
     pub fn new_with_env(config: McpConfig, env: impl Fn(&str) -> Option<String>) -> Result<Self, McpConfigError> {
+        Self::new_with_logins(config, env, None)
+    }
+
+    /// A server, with values from the given environment and with logins from whoever keeps them. Nothing is started yet.
+    ///
+    /// # Errors
+    /// The key that is wrong and the mend.
+    pub fn new_with_logins(
+        config: McpConfig,
+        env: impl Fn(&str) -> Option<String>,
+        logins: Option<Arc<dyn Logins>>,
+    ) -> Result<Self, McpConfigError> {
         let timeout = config.timeout.unwrap_or(TIMEOUT_DEFAULT);
         let floor = config.questions.map(|_| Floor::default());
         let max_response = config.max_response.unwrap_or(RESPONSE_BYTES_DEFAULT);
@@ -185,7 +155,7 @@ impl McpServer {
                 why: format!("no message is longer than {MCP_MESSAGE_BYTES_MAX} bytes: write less"),
             });
         }
-        let Resolved { target, endpoint, mask } = resolve(&config, timeout, &env)?;
+        let Resolved { target, endpoint, mask } = resolve(&config, timeout, &env, logins)?;
         let handler = Handler {
             list_changes: watch::Sender::new(0),
             progress: watch::Sender::new(0),
@@ -293,6 +263,9 @@ impl McpServer {
     pub async fn shutdown(&self) {
         self.0.is_closed.store(true, Ordering::Release);
         let _nobody_connects = self.0.connecting.lock().await;
+        if let Some(authorization) = self.0.target.authorization() {
+            authorization.at_rest().await;
+        }
         let Some(connection) = lock(&self.0.current).take() else { return };
         connection.close(MCP_GRACE).await;
         let over = connection.process_over();
@@ -436,17 +409,22 @@ impl Inner {
                     self.failed(&error.to_string());
                 }
             }
-            Err(error) => lock(&self.record).last_error = Some(self.mask.said(&error.to_string())),
+            Err(error) => {
+                if let (Stage::On(connection), McpError::Unauthorized(_)) = (&stage, error) {
+                    self.throw_away(connection);
+                }
+                lock(&self.record).last_error = Some(self.mask.said(&error.to_string()));
+            }
             Ok(_) => {}
         }
-        if !matches!(&done, Err(error) if error.is_failure()) {
+        if !matches!(&done, Err(error) if error.is_failure() || matches!(error, McpError::Unauthorized(_))) {
             let mut record = lock(&self.record);
             record.last_contact = Some(Timestamp::now());
             record.latency = Some(had.saturating_sub(deadline.left()));
             drop(record);
             lock(&self.pace).answered();
         }
-        done.map_err(|error| self.masked(error))
+        done.map_err(|error| self.mask.over_error(error))
     }
 
     fn failed(&self, why: &str) {
@@ -454,16 +432,6 @@ impl Inner {
         let why = self.mask.said(why);
         tracing::warn!(server = %self.config.name, error = %why, "an MCP server failed");
         lock(&self.record).last_error = Some(why);
-    }
-
-    fn masked(&self, error: McpError) -> McpError {
-        match error {
-            McpError::NotConnected(why) => McpError::NotConnected(self.mask.said(&why)),
-            McpError::Lost(why) => McpError::Lost(self.mask.said(&why)),
-            McpError::Refused { code, message } => McpError::Refused { code, message: self.mask.said(&message) },
-            McpError::Undecodable(why) => McpError::Undecodable(self.mask.said(&why)),
-            McpError::TimedOut(_) | McpError::NeedsInput(_) | McpError::Busy | McpError::Changed(_) => error,
-        }
     }
 
     fn throw_away(&self, connection: &Arc<Connection>) {
@@ -497,6 +465,10 @@ impl Inner {
             let pace = lock(&self.pace);
             (pace.wait(Instant::now()), pace.failures())
         };
+        if let Some(authorization) = self.target.authorization() {
+            // Who has no right to it has not failed to reach it.
+            authorization.token().await.map_err(|error| McpError::Unauthorized(error.to_string()))?;
+        }
         if wait >= deadline.left() {
             let last = lock(&self.record).last_error.clone().unwrap_or_default();
             let wait = wait.as_secs_f32().ceil();
@@ -534,7 +506,8 @@ impl Inner {
     async fn open(&self) -> Result<Connection, McpError> {
         lock(&self.record).was_tried = true;
         let only_initialize = self.only_initialize.load(Ordering::Acquire);
-        let open = |only_initialize| Connection::open(&self.target, self.handler.clone(), &self.words, only_initialize);
+        let open =
+            |only_initialize| Connection::open(&self.target, self.handler.clone(), &self.words, &self.mask, only_initialize);
         // A server of the old handshake may also keep silent about a question that it does not know; then there is time for another.
         let first = async {
             if only_initialize {
@@ -550,6 +523,7 @@ impl Inner {
         match first.await {
             Ok(connection) => Ok(connection),
             Err(NotOpen::Unreachable(why)) => Err(McpError::NotConnected(why)),
+            Err(NotOpen::Unauthorized(why)) => Err(McpError::Unauthorized(why)),
             Err(NotOpen::Handshake(why)) if only_initialize => Err(McpError::NotConnected(why)),
             // A server of the old handshake may break the connection over a question that it does not know.
             Err(NotOpen::Handshake(newest)) => match open(true).await {
@@ -557,6 +531,7 @@ impl Inner {
                     self.only_initialize.store(true, Ordering::Release);
                     Ok(connection)
                 }
+                Err(NotOpen::Unauthorized(why)) => Err(McpError::Unauthorized(why)),
                 Err(NotOpen::Unreachable(_) | NotOpen::Handshake(_)) => Err(McpError::NotConnected(newest)),
             },
         }

@@ -4,11 +4,12 @@ use super::{
     super::http::{self, HeaderSource, send::NoLinkLocal},
     config::{McpConfig, McpConfigError},
     mask::Mask,
+    oauth::{Authorization, LoginOf, Logins},
 };
 use crate::{limits::NAME_BYTES_MAX, run::canonical_hash};
 use reqwest::{Url, header::HeaderMap, redirect};
 use secrecy::SecretString;
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 /// Headers that the protocol writes itself.
 const PROTOCOL_HEADERS: [&str; 7] =
@@ -26,7 +27,19 @@ pub(super) enum Target {
         url: Url,
         /// With the headers.
         client: reqwest::Client,
+        /// What is shown beside them.
+        authorization: Option<Arc<Authorization>>,
     },
+}
+
+impl Target {
+    /// What is shown beside the headers.
+    pub(super) fn authorization(&self) -> Option<&Arc<Authorization>> {
+        match self {
+            Self::Http { authorization, .. } => authorization.as_ref(),
+            Self::Process(_) => None,
+        }
+    }
 }
 
 /// What is started.
@@ -69,6 +82,7 @@ pub(super) fn resolve(
     config: &McpConfig,
     timeout: Duration,
     env: &impl Fn(&str) -> Option<String>,
+    logins: Option<Arc<dyn Logins>>,
 ) -> Result<Resolved, McpConfigError> {
     let wrong = |key: &str, why: String| McpConfigError { server: config.name.clone(), key: key.to_owned(), why };
     let is_plain = |name: &str| name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
@@ -110,7 +124,22 @@ pub(super) fn resolve(
             }
             let endpoint = shown_url(url.as_str());
             let client = client(headers, timeout).map_err(|why| wrong("url", why))?;
-            (Target::Http { url, client }, endpoint)
+            let authorization = match &config.oauth {
+                None => None,
+                Some(oauth) => {
+                    let secret = oauth.client_secret_env.as_ref().map(|name| {
+                        let value = env(name).filter(|value| !value.is_empty());
+                        value.ok_or_else(|| wrong("oauth.client_secret_env", format!("environment variable {name} is not set")))
+                    });
+                    let secret = secret.transpose()?;
+                    secret.iter().for_each(|secret| mask.add(secret));
+                    let of = LoginOf { server: config.name.clone(), endpoint: endpoint.clone() };
+                    let as_client = (oauth.clone(), secret.map(SecretString::from));
+                    let there = (url.clone(), client.clone());
+                    Some(Arc::new(Authorization::new(of, there, as_client, mask.clone(), logins)))
+                }
+            };
+            (Target::Http { url, client, authorization }, endpoint)
         }
     };
     Ok(Resolved { target, endpoint, mask })

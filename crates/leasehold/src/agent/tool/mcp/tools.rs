@@ -5,8 +5,9 @@ use super::{
     config::{ErrorOutcome, McpConfigError},
     definition::{Definition, refusals},
     elicit::Person,
+    error::McpError,
     passage::Fate,
-    server::{Called, Inner, Known, McpError, McpServer, NoResult, Request},
+    server::{Called, Inner, Known, McpServer, NoResult, Request},
 };
 use crate::agent::{
     model::wire_name::to_wire,
@@ -182,7 +183,9 @@ impl ReadTool for McpRead {
                     ReadAnswer { is_error, ..ReadAnswer::ok(value_of(result, self.server.max_response, &asker).await) }
                 }
                 // A read changes nothing, so it may be asked for once more, on a new connection; a person is not asked twice for it.
-                Err(NoResult { error: McpError::Lost(_), .. }) if is_first && !person.was_asked() => {
+                Err(NoResult { error: McpError::Lost(_) | McpError::Unauthorized(_), .. })
+                    if is_first && !person.was_asked() =>
+                {
                     is_first = false;
                     continue;
                 }
@@ -259,6 +262,8 @@ impl WriteTool for McpWrite {
             error => match fate {
                 // The server was asked before and waits for this: that it was not sent is no word on that, and it can be sent later.
                 Fate::NothingSent if goes_on => WriteAnswer::NotStarted { why: format!("nothing was sent: {error}") },
+                // Its guard stands before the tool.
+                Fate::Refused => WriteAnswer::error(error.to_string()),
                 Fate::NothingSent => WriteAnswer::NotApplied { why: format!("nothing was sent: {error}") },
                 Fate::NotHeld => WriteAnswer::NotStarted {
                     why: "the lease on this run is no longer certain to hold; nothing was sent".into(),

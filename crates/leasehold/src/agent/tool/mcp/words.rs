@@ -1,6 +1,9 @@
 //! The SDK's errors in words for people: the chain of causes, without the names of its types.
 
-use rmcp::{service::ClientInitializeError, service::ServiceError, transport::streamable_http_client::StreamableHttpError};
+use rmcp::{
+    service::{ClientInitializeError, ServiceError},
+    transport::{auth::AuthError, streamable_http_client::StreamableHttpError},
+};
 use std::error::Error;
 
 type Cause<'a> = &'a (dyn Error + 'static);
@@ -19,6 +22,32 @@ pub(super) fn of_request(error: &ServiceError) -> String {
     match error {
         ServiceError::TransportSend(error) => chain(error.error.as_ref()),
         other => chain(other),
+    }
+}
+
+/// What the right to use the server lacks, where that is why the handshake failed.
+pub(super) fn unauthorized_handshake(error: &ClientInitializeError) -> Option<String> {
+    match error {
+        ClientInitializeError::LegacyFallbackFailed { discover, fallback } => {
+            unauthorized_handshake(fallback).or_else(|| unauthorized_handshake(discover))
+        }
+        ClientInitializeError::TransportError { error, .. } => unauthorized(error.error.as_ref()),
+        _ => None,
+    }
+}
+
+/// The same of a request.
+pub(super) fn unauthorized_request(error: &ServiceError) -> Option<String> {
+    match error {
+        ServiceError::TransportSend(error) => unauthorized(error.error.as_ref()),
+        _ => None,
+    }
+}
+
+fn unauthorized(error: Cause<'_>) -> Option<String> {
+    match error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
+        Some(StreamableHttpError::Auth(AuthError::AuthorizationFailed(why))) => Some(why.clone()),
+        _ => None,
     }
 }
 
@@ -41,7 +70,8 @@ fn client(error: Cause<'_>) -> Option<&reqwest::Error> {
     }
 }
 
-fn chain(error: Cause<'_>) -> String {
+/// An error with its causes.
+pub(super) fn chain(error: Cause<'_>) -> String {
     let mut next = Some(client(error).map_or(error, |error| error as Cause<'_>));
     let mut words = String::new();
     while let Some(cause) = next {
