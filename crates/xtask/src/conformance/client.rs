@@ -2,13 +2,21 @@
 //! What a person or an operator would do is done here: opening the address of a login, logging in again where more is wanted.
 
 use anyhow::{Context as _, anyhow, bail};
-use leasehold::agent::tool::{
-    Tool,
-    http::ConfiguredEffect,
-    mcp::{
-        Begun, Definition, Grant, Kept, Login, LoginError, LoginOf, Logins, McpConfig, McpError, McpServer, OAuthConfig,
-        Refreshed, Ticket,
+use leasehold::{
+    Submission,
+    agent::tool::{
+        Tool,
+        http::ConfiguredEffect,
+        mcp::{
+            Begun, Definition, Grant, Kept, Login, LoginError, LoginOf, Logins, McpConfig, McpError, McpServer, OAuthConfig,
+            Refreshed, Ticket,
+        },
     },
+    run::State,
+};
+use leasehold_testkit::{
+    park::Place,
+    world::{World, WorldBuilder},
 };
 use serde_json::{Map, Value, json};
 use std::{
@@ -105,6 +113,7 @@ impl Client {
     fn server(&self, tools: &[Definition]) -> anyhow::Result<McpServer> {
         let mut config = McpConfig::url("suite", &self.url);
         config.timeout = Some(Duration::from_secs(12));
+        config.questions = Some(Duration::from_secs(60));
         // Nothing here holds a lease, so all are called as reads.
         config.effects = tools.iter().map(|tool| (tool.name.clone(), ConfiguredEffect::ReadOnly)).collect();
         if self.scenario.starts_with("auth/") {
@@ -163,6 +172,11 @@ impl Client {
         for refused in &offered.refused {
             eprintln!("not offered: {}: {}", refused.tool, refused.why);
         }
+        if self.scenario.starts_with("sep-2322") {
+            self.in_a_run(offered.tools, &listed).await?;
+            server.shutdown().await;
+            return Ok(());
+        }
         let tools: BTreeMap<String, Tool> = offered.tools.into_iter().map(|tool| (tool.spec().name.clone(), tool)).collect();
         for (name, arguments) in self.calls(&listed) {
             let Some(Tool::Read(tool)) = tools.get(&format!("suite.{name}")) else { continue };
@@ -178,6 +192,29 @@ impl Client {
             }
         }
         server.shutdown().await;
+        Ok(())
+    }
+
+    /// Calls each tool in a run, which waits for what they ask, and gives it.
+    async fn in_a_run(&self, tools: Vec<Tool>, listed: &[Definition]) -> anyhow::Result<()> {
+        let call = |(name, arguments): (String, Map<String, Value>)| json!({ "calls": [{ "tool": format!("suite.{name}"), "arguments": arguments }] });
+        let calls = self.calls(listed).into_iter().map(call).chain([json!({ "text": "done" })]);
+        let script = toml::to_string(&json!({ "reply": calls.collect::<Vec<_>>() }))?;
+        let place = Place::memory();
+        let builder = World::builder(&script).on(&place.store, &place.clock);
+        let world = tools.into_iter().fold(builder, WorldBuilder::tool).build();
+        let id = world.run("call them").await;
+        while world.row(id).await.state == State::WaitingForInput {
+            let card = world.story(id).await.card.context("it waits for nothing")?.card;
+            let values = made_up(&card.schema.context("it asks for nothing")?);
+            eprintln!("{}: {values:?}", card.question.context("no call asks")?.prompt);
+            let said = Submission { digest: world.digest(id).await, values: Some(values), by: World::person(), execute: true };
+            let goes_on = world.runtime.submit(id, said).await?.execution.context("nobody goes on")?;
+            goes_on.finish().await?;
+        }
+        for call in world.story(id).await.calls.values() {
+            eprintln!("{}: {:?}", call.asked.tool, call.outcome);
+        }
         Ok(())
     }
 

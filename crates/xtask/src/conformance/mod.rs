@@ -52,7 +52,7 @@ const SCENARIOS: &[(&str, Option<&str>)] = &[
     ("auth/dpop", Some("extension, not offered: tokens are bearer tokens")),
     ("auth/dpop-nonce", Some("extension, not offered: tokens are bearer tokens")),
     ("auth/wif-jwt-bearer", Some("extension, not offered")),
-    ("sep-2322-client-request-state", Some("not driven: it is answered by a person of a run, and the suite has none")),
+    ("sep-2322-client-request-state", None),
     ("http-standard-headers", None),
     ("http-custom-headers", None),
     ("http-invalid-tool-headers", None),
