@@ -8,10 +8,11 @@ use leasehold::{
         http::HeaderSource,
         mcp::{McpConfig, McpServer},
     },
+    limits::{ARGUMENTS_BYTES_MAX, RESULT_STORED_BYTES_MAX},
     run::{EntryBody, Outcome, State, Via},
 };
 use leasehold_testkit::{
-    mcp,
+    mcp::{self, HttpServer},
     park::Place,
     world::{World, WorldBuilder},
 };
@@ -151,4 +152,73 @@ async fn a_server_that_dies_in_the_call_is_a_doubt_and_a_call_that_cannot_reach_
     assert_eq!(outcome.outcome, Outcome::NotApplied);
     assert!(nowhere.results()[0].1.contains("does not start"), "{:?}", nowhere.results());
     assert_eq!(lines(&file), 1);
+}
+
+/// Runs the one call of a tool to its end, released where it waits; how it ended, and its result as text.
+async fn one_call(place: &Place, tools: Vec<Tool>, tool: &str, arguments: &serde_json::Value) -> (Outcome, bool, String) {
+    let script = serde_json::json!({ "reply": [{ "calls": [{ "tool": tool, "arguments": arguments }] }, { "text": "done" }] });
+    let world = world(place, &toml::to_string(&script).unwrap(), tools).build();
+    let id = world.run("task").await;
+    if world.row(id).await.state == State::WaitingForApproval {
+        world.approve(id).await.unwrap();
+    }
+    assert_eq!(world.row(id).await.state, State::Completed, "{tool}");
+    let outcome = world.story(id).await.calls.values().next().unwrap().outcome.clone().unwrap();
+    let text = outcome.result["result"].as_str().or(outcome.result.as_str()).map(str::to_owned);
+    (outcome.outcome, outcome.is_error, text.unwrap_or_else(|| outcome.result.to_string()))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn megabytes_go_through_whole_runs_and_what_is_over_a_limit_is_refused_or_cut_and_says_so() {
+    let Some(command) = mcp::own().await else { return };
+    let far = HttpServer::start(command.clone()).await;
+    for reached in [McpConfig::command("own", command), McpConfig::url("own", far.url())] {
+        for requires_approval in [None, Some(false)] {
+            let mut config = reached.clone();
+            (config.requires_approval, config.max_response) = (requires_approval, Some(8 << 20));
+            let server = McpServer::new(config).unwrap();
+            let definitions = server.list().await.unwrap();
+            let tools = || server.tools(&definitions).unwrap().tools;
+            let place = Place::sqlite();
+            let most = ARGUMENTS_BYTES_MAX - r#"{"text":""}"#.len();
+            let text = "x".repeat(most);
+            let (outcome, is_error, result) = one_call(&place, tools(), "own.echo", &serde_json::json!({ "text": text })).await;
+            assert!((outcome, is_error) == (Outcome::Done, false) && result == text, "{outcome} {result:.200}");
+            let more = serde_json::json!({ "text": "x".repeat(5 << 20) });
+            let (outcome, _, result) = one_call(&place, tools(), "own.echo", &more).await;
+            assert_eq!(outcome, Outcome::Refused, "{result:.200}");
+            let (outcome, is_error, result) =
+                one_call(&place, tools(), "own.long", &serde_json::json!({ "bytes": 5 << 20 })).await;
+            let end = &result[result.len().saturating_sub(120)..];
+            assert!(
+                (outcome, is_error) == (Outcome::Done, false) && end.contains("cut"),
+                "{outcome} {is_error} {} {end}",
+                result.len()
+            );
+            assert!(result.len() > 4_000_000 && result.len() < RESULT_STORED_BYTES_MAX + 200, "{}", result.len());
+            server.shutdown().await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_after_a_restart_of_the_server_has_its_write_however_the_old_session_is_refused() {
+    let Some(program) = mcp::npm("mcp-server-everything").await else { return };
+    let mut far = HttpServer::start(vec![program, "streamableHttp".into()]).await;
+    for requires_approval in [None, Some(false)] {
+        let mut config = McpConfig::url("every", far.url());
+        config.requires_approval = requires_approval;
+        let server = McpServer::new(config).unwrap();
+        let definitions = server.list().await.unwrap();
+        for _ in 0..2 {
+            let place = Place::sqlite();
+            let tools = server.tools(&definitions).unwrap().tools;
+            let sum = serde_json::json!({ "a": 2, "b": 40 });
+            let (outcome, is_error, result) = one_call(&place, tools, "every.get-sum", &sum).await;
+            assert_eq!((outcome, is_error), (Outcome::Done, false), "{result}");
+            assert!(result.contains("42"), "{result}");
+            // The next call finds its session unknown, which this server says with a 400.
+            far.restart().await;
+        }
+    }
 }
