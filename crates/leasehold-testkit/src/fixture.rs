@@ -143,8 +143,14 @@ fn call(index: usize) -> OpenCall {
 /// A run in which no field has its default, and every text is [`EXTREME`].
 pub fn full() -> Snapshot {
     let text = || EXTREME.to_owned();
-    let stamp =
-        Stamp { epoch: 6, lease_id: LeaseId::random(), entered: true, late: vec![LateAnswer::NotStarted], asked: false };
+    let stamp = Stamp {
+        epoch: 6,
+        lease_id: LeaseId::random(),
+        entered: true,
+        late: vec![LateAnswer::NotStarted],
+        asked: false,
+        repeat: false,
+    };
     let verdict = CallVerdict { approved: true, by: text(), at: at(77) };
     let decided = OpenCall {
         tool: text(),

@@ -287,8 +287,8 @@ pub(crate) async fn input(
         app.told(&who, &row, &body.turn_digest, |_| true).await?;
     } else {
         let waiting = row.turn.iter().flat_map(|turn| &turn.calls).filter(|call| call.is_undecided());
-        // What is declined releases nothing.
-        who.may_decide(&row, waiting.filter(|_| !body.decline))?;
+        // What a tool declares and nobody gives releases nothing. A call that has asked goes on, and is told so.
+        who.may_decide(&row, waiting.filter(|call| !body.decline || call.has_asked()))?;
     }
     one_of(body.values.as_ref(), body.decline)?;
     let said = Submission {

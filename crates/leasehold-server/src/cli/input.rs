@@ -95,7 +95,9 @@ async fn input_to(local: &mut Local<'_>, args: InputArgs, values: Option<Map<Str
         },
     };
     let given = values.is_some();
-    local.may(&args.run, &details.row, |who, run| who.may_decide(run, undecided(&details).filter(|_| given)))?;
+    local.may(&args.run, &details.row, |who, run| {
+        who.may_decide(run, undecided(&details).filter(|call| given || call.has_asked()))
+    })?;
     let by = local.who.principal.clone();
     let submitted = local.runtime.submit(id, Submission { digest, values, by, execute }).await.map_err(order)?;
     let executes = submitted.execution.is_some();

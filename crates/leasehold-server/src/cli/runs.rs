@@ -15,7 +15,7 @@ use crate::{
 use jiff::Timestamp;
 use leasehold::{
     limits,
-    run::{Reason, RunId, Snapshot, State},
+    run::{Reason, RunId, Snapshot, State, withhold},
     store::Filter,
 };
 use strum::IntoEnumIterator as _;
@@ -172,7 +172,8 @@ async fn follow(context: &Context, run: &str, after: Option<u64>) -> Outcome {
         let row = local.row(id).await?;
         // The row was read first: what it counts is there to be read.
         while next < row.sequence {
-            for entry in local.runtime.events(id, next).await.map_err(order)? {
+            for mut entry in local.runtime.events(id, next).await.map_err(order)? {
+                withhold(&mut entry.body, &|_| true);
                 if context.json {
                     terminal::print_json(&Event::from(&entry))?;
                 } else {

@@ -110,6 +110,9 @@ async fn a_worker_asks_what_a_server_asks_and_the_write_happens_once_with_what_t
         place.home.until(id, "completed", |row| row.state == State::Completed).await;
         assert_eq!(place.lines(""), ["pier 2 7"]);
         assert_eq!(place.lines("entered").len(), 2);
+        let followed = place.home.run(&["runs", "follow", &id.to_string(), "--json"]).await.stdout();
+        let asked = followed.lines().find(|line| line.contains("\"input_required\"")).unwrap();
+        assert!(asked.contains("Which size?") && !asked.contains("\"state\""), "only the server sees its state again: {asked}");
 
         let id = place.home.enqueue().await;
         let digest = place.asked(id).await;

@@ -261,14 +261,14 @@ impl World {
             // Of stamps whose process is gone only this counts: whether any was entered, how many are known to be done.
             let gone = |s: &&leasehold::run::Stamp| !speaks(s.epoch);
             let entered = call.stamps.iter().filter(gone).any(|s| s.entered);
-            let known = !call.stamps.iter().filter(gone).any(|s| s.entered && !s.asked);
+            let repeat = call.stamps.iter().rfind(|s| s.entered).is_some_and(|s| s.repeat);
             let done = call.stamps.iter().filter(gone).filter(|s| s.late.contains(&LateAnswer::Done)).count();
-            (entered, known, call.has_asked(), done).hash(hasher);
+            (entered, repeat, call.has_asked(), done).hash(hasher);
             let newest = call.stamps.last().map(|s| (s.entered, s.asked, rank(s.epoch)));
             newest.hash(hasher);
             for stamp in call.stamps.iter().filter(|s| speaks(s.epoch)) {
                 let said = stamp.late.iter().fold(0_u8, |said, answer| said | 1 << (*answer as u8));
-                (rank(stamp.epoch), stamp.entered, stamp.asked, said).hash(hasher);
+                (rank(stamp.epoch), stamp.entered, stamp.asked, stamp.repeat, said).hash(hasher);
             }
         }
     }

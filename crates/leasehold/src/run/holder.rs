@@ -216,8 +216,8 @@ fn stamp(draft: &mut Draft<'_>, stamp: &StampCall) -> Result<(), Rejection> {
         return Err(Rejection::EvidenceSaysDone(stamp.call_id.clone()));
     }
     let attempt = u32::try_from(call.stamps.iter().filter(|s| s.entered).count()).unwrap_or(u32::MAX).saturating_add(1);
-    // A call that goes on after its tool has asked is no repeat, unless nobody knows of an attempt before that.
-    let repeat = call.has_asked() && call.stamps.iter().any(|s| s.entered && !s.asked);
+    // A call that goes on after its tool has asked is no repeat, unless the attempt that asked was one.
+    let repeat = call.stamps.iter().rfind(|s| s.entered).is_some_and(|s| s.asked && s.repeat);
     let fence = new_fence(draft, stamp, Entry { effect, attempt, repeat, verifiable: stamp.verifiable })?;
     set_fence(draft, fence, &stamp.endpoint, EntryBody::WriteStamped);
     Ok(())
@@ -281,7 +281,14 @@ fn set_fence(draft: &mut Draft<'_>, fence: Fence, endpoint: &str, entry: fn(body
         call.absent = false;
         // Of an entry that is over.
         call.question = None;
-        call.stamps.push(Stamp { epoch: fence.epoch, lease_id: fence.lease_id, entered: true, late: Vec::new(), asked: false });
+        call.stamps.push(Stamp {
+            epoch: fence.epoch,
+            lease_id: fence.lease_id,
+            entered: true,
+            late: Vec::new(),
+            asked: false,
+            repeat: false,
+        });
     }
     draft.push(entry(body::Stamped {
         call_id: fence.call_id.clone(),
@@ -336,12 +343,14 @@ fn input_required(draft: &mut Draft<'_>, asked: body::InputRequired) -> Result<(
         None => {}
     }
     let is_fenced = draft.is_fenced(&id);
+    let repeat = is_fenced && draft.next.fence.as_ref().is_some_and(|f| f.repeat);
     let mut has_evidence = false;
     if let Some(call) = draft.call_mut(&id) {
         call.question = None;
         has_evidence = call.evidence.is_some();
         if let Some(stamp) = call.stamps.last_mut().filter(|_| is_fenced) {
             stamp.asked = true;
+            stamp.repeat = repeat;
         }
     }
     draft.push(EntryBody::InputRequired(asked));

@@ -52,8 +52,8 @@ pub(super) fn order(mut draft: Draft<'_>, by: Principal, order: Order) -> Result
             if !call.is_undecided() {
                 return Err(Rejection::UnknownCall(call_id));
             }
-            // What is declined releases nothing.
-            if values.is_some() && call.effect.is_write() {
+            // What a tool declares and nobody gives releases nothing. A call that has asked goes on, and is told so.
+            if (values.is_some() || call.has_asked()) && call.effect.is_write() {
                 release(&mut draft, &by)?;
             }
             if let Some(call) = draft.call_mut(&call_id) {

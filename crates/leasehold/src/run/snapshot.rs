@@ -72,6 +72,9 @@ pub struct Stamp {
     /// What it answered is that it needs input before it goes on.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub asked: bool,
+    /// Where it asked: the call may have been entered before, and nobody knows what became of that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub repeat: bool,
 }
 
 /// A person's word on a call.

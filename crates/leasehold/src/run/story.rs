@@ -81,7 +81,7 @@ impl StoryCall {
 /// What a call asked before it goes on, and what people said.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallInput {
-    /// As it was asked.
+    /// As it was asked; without questions where a person has changed the arguments since.
     pub required: body::InputRequired,
     /// By question; none: declined.
     pub replies: BTreeMap<String, Option<Map<String, Value>>>,
@@ -273,6 +273,12 @@ impl Story {
                     let Some(call) = self.calls.get_mut(&decided.call_id) else { continue };
                     if let Some(arguments) = &decided.arguments {
                         call.edited = Some(arguments.clone());
+                        if let Some(requires) = &mut call.requires {
+                            // What it has asked and was told was about other arguments: it is made from its beginning.
+                            requires.required.questions.clear();
+                            requires.required.state = None;
+                            requires.replies.clear();
+                        }
                         call.card = call.card.take().map(|card| card.edited(arguments.clone(), decided.edited_card.clone()));
                     }
                     if !approval.proposal {

@@ -162,7 +162,8 @@ fn fence_of(call: &OpenCall, row: &Snapshot) -> Option<Fence> {
 
 /// A turn of the one call that a fence names, which may have been entered.
 fn turn_of(fence: &Fence, number: u32) -> OpenTurn {
-    let stamp = Stamp { epoch: fence.epoch, lease_id: fence.lease_id, entered: true, late: Vec::new(), asked: false };
+    let stamp =
+        Stamp { epoch: fence.epoch, lease_id: fence.lease_id, entered: true, late: Vec::new(), asked: false, repeat: false };
     let call = OpenCall {
         id: fence.call_id.clone(),
         tool: fence.tool.clone(),

@@ -311,7 +311,14 @@ fn another_attempt_is_another_lease_also_where_a_restore_used_the_epoch_again() 
         run.act(Act::Doubt { why: "timed out".into() });
         run.order(bob(), resolve(former.epoch, ResolutionKind::Landed));
         if others {
-            let again = Stamp { epoch: former.epoch, lease_id: lease(99), entered: true, late: Vec::new(), asked: false };
+            let again = Stamp {
+                epoch: former.epoch,
+                lease_id: lease(99),
+                entered: true,
+                late: Vec::new(),
+                asked: false,
+                repeat: false,
+            };
             run.world.row.turn.as_mut().unwrap().calls[0].stamps.push(again);
         }
         // It did not happen by this attempt: a contradiction only where there was no other.

@@ -48,13 +48,13 @@ fn said(call: OpenCall, approved: bool) -> OpenCall {
 }
 
 fn stamped((epoch, number): (u64, u128), entered: bool, late: &[LateAnswer]) -> Stamp {
-    Stamp { epoch, lease_id: lease(number), entered, late: late.to_vec(), asked: false }
+    Stamp { epoch, lease_id: lease(number), entered, late: late.to_vec(), asked: false, repeat: false }
 }
 
 /// After earlier attempts, entered and answered with a request for input.
 fn has_asked(effect: Effect, earlier: &[Stamp]) -> OpenCall {
     let mut stamps = earlier.to_vec();
-    stamps.push(Stamp { asked: true, ..stamped(FORMER[1], true, &[]) });
+    stamps.push(Stamp { asked: true, repeat: !earlier.is_empty(), ..stamped(FORMER[1], true, &[]) });
     OpenCall { stamps, ..said(open(0, effect), true) }
 }
 

@@ -205,7 +205,7 @@ impl World {
                 let new = self.decisions.insert((i.digest.clone(), i.call_id.clone()));
                 self.must(new, "5: values taken twice for one card");
                 let call = before.turn.as_ref().and_then(|t| t.call(&i.call_id));
-                if !i.declined && call.is_some_and(|c| c.effect.is_write()) {
+                if (!i.declined || call.is_some_and(OpenCall::has_asked)) && call.is_some_and(|c| c.effect.is_write()) {
                     self.must(i.by.kind == PrincipalKind::Person, "a machine released a write");
                     self.check_release(before, &i.by);
                 }

@@ -5,16 +5,16 @@
 
 use async_trait::async_trait;
 use leasehold::{
-    OrderError, Resolution, StartRun, Submission,
+    Decision, OrderError, Resolution, StartRun, Submission,
     agent::{
         registry::AgentSpec,
         tool::{
-            Approval, Arguments, Asker, InputRequired, ReadAnswer, ReadTool, Reply, Tool, ToolSpec, WriteAnswer, WriteEffect,
-            WritePermit,
+            Approval, Arguments, Asker, InputRequired, Previewed, ReadAnswer, ReadTool, Reply, Tool, ToolSpec, WriteAnswer,
+            WriteEffect, WritePermit,
         },
     },
     limits::{INPUT_QUESTIONS_MAX, INPUT_STATE_BYTES_MAX, QUESTIONS_MAX},
-    run::{CallId, InputQuestion, OnExpiry, Outcome, Principal, Reason, Rejection, ResolutionKind, RunId, State},
+    run::{CallId, DecideCall, InputQuestion, OnExpiry, Outcome, Principal, Reason, Rejection, ResolutionKind, RunId, State},
     worker::Point,
 };
 use leasehold_testkit::{
@@ -132,7 +132,7 @@ async fn a_write_that_asks_waits_without_a_process_and_goes_on_elsewhere_as_the_
 }
 
 #[tokio::test]
-async fn values_for_a_write_that_asks_pass_the_gates_of_a_release_and_to_decline_passes_all() {
+async fn whoever_replies_to_a_write_that_asks_passes_the_gates_of_a_release_also_to_decline() {
     for four_eyes in [false, true] {
         let (place, recorder) = (Place::sqlite(), Recorder::default());
         let tool = write(&recorder, WriteEffect::NonIdempotent, &["size"]).tool(Approval::None);
@@ -141,18 +141,19 @@ async fn values_for_a_write_that_asks_pass_the_gates_of_a_release_and_to_decline
         let id = world.run("task").await;
         let by = |by: Principal, said: Submission| Submission { by, ..said };
         let values = submission(&world, id, Some(json!({ "size": 7 }))).await;
-        let machine = world.runtime.submit(id, by(Principal::machine("bot"), values.clone())).await;
-        assert!(matches!(machine, Err(OrderError::Refused(Rejection::MachineMayNotRelease))));
-        if four_eyes {
-            let own = world.runtime.submit(id, values).await;
-            assert!(matches!(own, Err(OrderError::Refused(Rejection::SelfApproval(_)))));
-            assert_eq!(give(&world, id, None).await, State::Completed, "whoever started it may decline");
-            assert_eq!(result(&world, id).await.1["replies"], json!({ "size": "declined" }));
-        } else {
-            let machine = by(Principal::machine("bot"), submission(&world, id, None).await);
-            let end = world.runtime.submit(id, machine).await.unwrap().execution.unwrap().finish().await.unwrap();
-            assert_eq!(end.state, State::Completed);
+        let declined = submission(&world, id, None).await;
+        for said in [values, declined.clone()] {
+            let machine = world.runtime.submit(id, by(Principal::machine("bot"), said.clone())).await;
+            assert!(matches!(machine, Err(OrderError::Refused(Rejection::MachineMayNotRelease))));
+            if four_eyes {
+                let own = world.runtime.submit(id, said).await;
+                assert!(matches!(own, Err(OrderError::Refused(Rejection::SelfApproval(_)))));
+            }
         }
+        let other = by(Principal::person("bob"), declined);
+        let end = world.runtime.submit(id, other).await.unwrap().execution.unwrap().finish().await.unwrap();
+        assert_eq!(end.state, State::Completed);
+        assert_eq!(result(&world, id).await.1["replies"], json!({ "size": "declined" }));
     }
 }
 
@@ -175,6 +176,12 @@ async fn a_call_that_ends_before_anybody_replied_is_unknown_and_is_not_made_agai
                 world.runtime.sweep(100, false).await.unwrap();
                 if on_expiry == OnExpiry::DeadLetter {
                     assert_eq!(world.row(id).await.reason, Some(Reason::DecisionExpired));
+                    // Sent on, it is asked for the same and for nothing else.
+                    world.runtime.redrive(id, World::person(), None).await.unwrap();
+                    world.claim(id).await.unwrap();
+                    assert_eq!(world.row(id).await.state, State::WaitingForInput);
+                    place.clock.advance(Duration::from_secs(61));
+                    world.runtime.sweep(100, false).await.unwrap();
                     world.runtime.discard(id, World::person(), None).await.unwrap();
                 } else {
                     world.claim(id).await.unwrap();
@@ -252,6 +259,88 @@ async fn a_process_that_dies_after_that_loses_nothing_and_one_that_dies_going_on
     two.claim(id).await.unwrap();
     assert_eq!(two.row(id).await.state, State::Completed);
     assert_eq!(result(&two, id).await.1["replies"], json!({ "size": { "size": 4 } }), "nobody is asked twice");
+}
+
+#[tokio::test]
+async fn a_call_that_asks_after_a_person_said_that_it_is_not_there_is_no_repeat() {
+    let (place, recorder) = (Place::sqlite(), Recorder::default());
+    let tool = || write(&recorder, WriteEffect::NonIdempotent, &["size"]).tool(Approval::None);
+    let park = Park::at(Point::AfterStamp);
+    let one = World::builder(SEND).on(&place.store, &place.clock).tool(tool()).probe(park.clone()).build();
+    let id = one.runtime.enqueue(StartRun::new("a", "task", World::person()), None).await.unwrap();
+    park.kill(one.runtime.claim(id).await.unwrap()).await;
+    let two = world(&place, tool(), "two:2");
+    two.lapse().await;
+    let doubt = two.row(id).await.fence.unwrap();
+    let said = Resolution {
+        call_id: doubt.call_id,
+        fence_epoch: None,
+        outcome: ResolutionKind::NotLanded,
+        result: None,
+        note: None,
+        by: World::person(),
+    };
+    two.runtime.resolve(id, said).await.unwrap();
+    two.claim(id).await.unwrap();
+    assert_eq!(two.row(id).await.state, State::WaitingForInput);
+    let park = Park::at(Point::InTool);
+    let three = World::builder(SEND).on(&place.store, &place.clock).tool(tool()).probe(park.clone()).process("three:3").build();
+    let said = submission(&three, id, Some(json!({ "size": 4 }))).await;
+    park.kill(three.runtime.submit(id, said).await.unwrap().execution.unwrap()).await;
+    assert!(!two.row(id).await.fence.unwrap().repeat);
+}
+
+#[tokio::test]
+async fn what_a_write_was_released_on_still_has_to_hold_when_it_goes_on() {
+    let (place, recorder) = (Place::sqlite(), Recorder::default());
+    let looks = [5, 5, 9].map(|rev| Previewed::text("pier 2").only_while(format!("rev {rev}")));
+    let tool = write(&recorder, WriteEffect::NonIdempotent, &["size"]).previews(looks).tool(Approval::Required);
+    let world = world(&place, tool, "one:1");
+    let id = world.run("task").await;
+    world.approve(id).await.unwrap();
+    let card = world.story(id).await.card.unwrap().card;
+    assert_eq!((world.row(id).await.state, card.calls[0].precondition.as_deref()), (State::WaitingForInput, Some("rev 5")));
+    assert_eq!(give(&world, id, Some(json!({ "size": 1 }))).await, State::WaitingForApproval);
+    let why = world.story(id).await.card.unwrap().card.calls[0].why.clone().unwrap();
+    assert!(why.contains("rev 5") && why.contains("rev 9"), "{why}");
+    assert_eq!(recorder.count("box.send"), 1);
+    world.approve(id).await.unwrap();
+    assert_eq!((world.row(id).await.state, recorder.count("box.send")), (State::Completed, 2), "nobody is asked twice");
+}
+
+#[tokio::test]
+async fn replies_go_to_the_tool_that_was_shown_and_with_the_arguments_that_were_asked_about() {
+    let (place, recorder) = (Place::sqlite(), Recorder::default());
+    let tool = |endpoint: &str| {
+        let endpoint = endpoint.to_owned();
+        write(&recorder, WriteEffect::NonIdempotent, &["size"]).spec(|spec| spec.endpoint = endpoint).tool(Approval::None)
+    };
+    let one = world(&place, tool("test:here"), "one:1");
+    let id = one.run("task").await;
+    let two = world(&place, tool("test:there"), "two:2");
+    assert_eq!(give(&two, id, Some(json!({ "size": 7 }))).await, State::WaitingForApproval);
+    let edited = json!({ "text": "pier 3" }).as_object().cloned().unwrap();
+    let decision = Decision {
+        calls: vec![DecideCall::edit(CallId::of(1, 0), edited.clone())],
+        ..World::decision(two.digest(id).await, true)
+    };
+    two.runtime.decide(id, decision).await.unwrap().execution.unwrap().finish().await.unwrap();
+    // What it was told was about other arguments: it asks anew.
+    assert_eq!(two.row(id).await.state, State::WaitingForInput);
+    let entered = recorder.entries();
+    assert_eq!((entered.len(), &entered[1].arguments), (2, &edited));
+    assert_eq!(give(&two, id, Some(json!({ "size": 8 }))).await, State::Completed);
+    assert_eq!(result(&two, id).await.1["replies"], json!({ "size": { "size": 8 } }));
+
+    let read = |endpoint: &str| {
+        let spec = ToolSpec { endpoint: endpoint.into(), ..spec("box.send") };
+        world(&place, Tool::Read(Arc::new(AskingRead(spec, needs(&["size"])))), "one:1")
+    };
+    let id = read("test:here").run("task").await;
+    let there = read("test:there");
+    assert_eq!(give(&there, id, Some(json!({ "size": 7 }))).await, State::WaitingForApproval, "a read neither");
+    there.approve(id).await.unwrap();
+    assert_eq!(there.row(id).await.state, State::Completed);
 }
 
 /// Asks with whatever it was made with.

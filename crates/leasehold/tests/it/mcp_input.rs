@@ -130,7 +130,8 @@ async fn a_server_that_forgot_what_it_asked_is_called_anew_and_nobody_is_asked_t
     for (tool, asks_again) in [("send", false), ("twice", true)] {
         let (place, ledger) = (Place::sqlite(), Ledger::new());
         let call = ledger.call("pier 2");
-        let reached = config(McpConfig::command("asking", command.clone()));
+        let mut reached = config(McpConfig::command("asking", command.clone()));
+        reached.effects.insert(tool.into(), ConfiguredEffect::IdempotentWrite);
         let mut world = process(&place, reached.clone(), "one:1", tool, &call).await;
         let id = world.run("task").await;
         if asks_again {
@@ -149,6 +150,28 @@ async fn a_server_that_forgot_what_it_asked_is_called_anew_and_nobody_is_asked_t
         }
         let (outcome, text) = result(&world, id).await;
         assert_eq!((outcome, ledger.lines()), (Outcome::Done, vec!["pier 2 7".to_owned()]), "{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_that_cannot_be_repeated_or_that_somebody_declined_is_not_made_anew() {
+    let Some(mut command) = mcp::asking().await else { return };
+    command.push("--forgetful".into());
+    for (effect, values) in [
+        (ConfiguredEffect::NonIdempotentWrite, Some(json!({ "size": 7 }))),
+        (ConfiguredEffect::IdempotentWrite, None),
+        (ConfiguredEffect::ReadOnly, None),
+    ] {
+        let (place, ledger) = (Place::sqlite(), Ledger::new());
+        let call = ledger.call("pier 2");
+        let mut reached = config(McpConfig::command("asking", command.clone()));
+        reached.effects.insert("send".into(), effect);
+        let id = process(&place, reached.clone(), "one:1", "send", &call).await.run("task").await;
+        let world = process(&place, reached, "two:2", "send", &call).await;
+        assert_eq!(give(&world, id, values).await, State::Completed);
+        let (outcome, text) = result(&world, id).await;
+        assert!(outcome == Outcome::Done && text.contains("requestState"), "{text}");
+        assert_eq!((ledger.entered().len(), ledger.lines().len()), (1, 0));
     }
 }
 

@@ -125,9 +125,11 @@ impl Executor {
             let changed = call
                 .card
                 .as_ref()
-                .filter(|_| call.decided.is_some())
+                .filter(|_| call.decided.is_some() || call.input.is_some() || call.requires.is_some())
                 .and_then(|card| changed(card, gate.registry.verdict(agent, gate.narrow, &call.asked.tool)));
             let why = match (open.is_undecided(), changed) {
+                // It is asked for what it needs first; the replies are its release.
+                (_, None) if call.requires.as_ref().is_some_and(|asked| asked.open().is_some()) => None,
                 (_, Some(changed)) => Some(Some(changed)),
                 (true, None) => {
                     Some(gate.tool(&call.asked.tool).and_then(|t| card::repeated(segment.story(), t, &call.asked, &arguments)))
@@ -158,20 +160,31 @@ impl Executor {
             let call = segment.story().calls.get(&open.id)?;
             let (schema, question) = match call.requires.as_ref().map(CallInput::open) {
                 Some(question) => {
+                    // Nobody is asked for a tool that is not to be called.
+                    gate.tool(&call.asked.tool)?;
                     let InputQuestion { id, prompt, schema } = question?.clone();
                     (schema, Some(AskedInput { id, prompt }))
                 }
                 None if call.input.is_none() => (gate.tool(&call.asked.tool)?.spec().input.clone()?, None),
                 None => return None,
             };
-            Some((call.asked.clone(), call.arguments(), schema, question))
+            Some((call.clone(), call.arguments(), schema, question))
         });
-        let Some((call, arguments, schema, question)) = lacks else { return Ok(false) };
+        let Some((StoryCall { asked: call, card: before, .. }, arguments, schema, question)) = lacks else { return Ok(false) };
         let shown = card::Shown { call, arguments, why: None };
         let mut card = self.card(agent, turn.number, vec![shown]).await;
         card.kind = WaitKind::Input;
-        // What has to hold is asked for when the values are known.
-        card.calls.iter_mut().for_each(|call| call.precondition = None);
+        for call in &mut card.calls {
+            match before.as_ref().filter(|_| question.is_some()) {
+                // What a person has released it on still has to hold when it goes on.
+                Some(before) => {
+                    let CardCall { preview, precondition, preview_for, why, .. } = before.clone();
+                    *call = CardCall { preview, precondition, preview_for, why, ..call.clone() };
+                }
+                // What has to hold is asked for when the values are known.
+                None => call.precondition = None,
+            }
+        }
         card.schema = Some(schema);
         card.question = question;
         let deadline = self.deadline(agent, segment);

@@ -67,7 +67,8 @@ impl Desk {
         let shelf = Shelf::new(&self.room);
         self.shelves.insert(call.clone(), shelf.clone());
         let teller = self.live.clone().map(|live| Teller::new(self.run, call.clone(), live));
-        let continued = segment.story().calls.get(call).and_then(|call| call.requires.as_ref()).map(continued);
+        let requires = segment.story().calls.get(call).and_then(|call| call.requires.as_ref());
+        let continued = requires.filter(|requires| !requires.required.questions.is_empty()).map(continued);
         Asker::new(call.clone(), self.sender.clone(), continued).with(shelf, teller.unwrap_or_default())
     }
 

@@ -262,6 +262,11 @@ impl Executor {
             WriteAnswer::NeedsInput(input) => {
                 let act = match required(segment, &call.asked, input) {
                     Ok(asked) => Act::InputRequired(asked),
+                    // None is repeated once the cancel is heard; the next step settles.
+                    Err(_) if idempotent && segment.is_cancelled() => {
+                        segment.refresh().await?;
+                        return Ok(None);
+                    }
                     Err(why) if idempotent => Act::Retry { why, not_before: None },
                     Err(why) => Act::Doubt { why },
                 };

@@ -329,11 +329,13 @@ impl Connection {
         options.meta = Some(meta);
         let sent = self.peer.send_cancellable_request(ClientRequest::CallToolRequest(request), options).await;
         let handle = sent.map_err(lost)?;
-        let _listening = self.heard.listen(&handle.progress_token, teller);
+        let listening = self.heard.listen(&handle.progress_token, teller);
         let mut on_its_way = OnItsWay { id: Some(handle.id.clone()), connection: Arc::clone(self), passage: passage.clone() };
         let answer = handle.await_response().await;
         on_its_way.id = None;
-        match answer.map_err(lost)? {
+        let answer = answer.map_err(lost)?;
+        listening.answered();
+        match answer {
             ServerResult::CallToolResult(result) => Ok(Answered::Result(result)),
             // A result without content and without anything else.
             ServerResult::EmptyResult(_) => Ok(Answered::Result(CallToolResult::default())),

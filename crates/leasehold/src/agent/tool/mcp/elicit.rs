@@ -213,6 +213,11 @@ impl<'a> Person<'a> {
         Some(Resumed { responses, state: continued.state.clone() })
     }
 
+    /// Somebody did not want to reply.
+    pub(super) fn has_declined(&self) -> bool {
+        self.asker.continued().is_some_and(|continued| continued.replies.values().any(|reply| *reply == Reply::Declined))
+    }
+
     /// With what a call goes on that the server began anew, because it did not know its own state any more: where it asks the very same,
     /// nobody is asked twice.
     pub(super) fn resumed_as(&self, input: &InputRequired) -> Option<Resumed> {

@@ -2,7 +2,7 @@
 //! without our secrets, bounded by the call's [`Teller`]; nothing of it is recorded.
 //!
 //! A line of a log does not say which call it belongs to. Runs of different people share a connection, so a line is shown only while one
-//! call alone is under way on it; any other belongs to nobody here.
+//! call alone is under way on it, and none was given up on it that may go on talking; any other belongs to nobody here.
 #![expect(deprecated, reason = "the protocol drops its log for standard error; servers write to it still")]
 
 use super::mask::Mask;
@@ -18,7 +18,10 @@ use rmcp::{
 use serde_json::Value;
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 /// A line of a server's log.
@@ -43,17 +46,26 @@ pub(super) fn ask_for_log_with(meta: &mut RequestMetaObject) {
 pub(super) struct Heard {
     mask: Mask,
     calls: Arc<Mutex<HashMap<ProgressToken, Teller>>>,
+    was_given_up: Arc<AtomicBool>,
 }
 
 /// One call under way; dropped, it is heard no more.
 pub(super) struct Listening {
     heard: Heard,
     token: ProgressToken,
+    is_answered: bool,
+}
+
+impl Listening {
+    /// The server has ended the call.
+    pub(super) fn answered(mut self) {
+        self.is_answered = true;
+    }
 }
 
 impl Heard {
     pub(super) fn new(mask: Mask) -> Self {
-        Self { mask, calls: Arc::default() }
+        Self { mask, calls: Arc::default(), was_given_up: Arc::default() }
     }
 
     /// For another connection of the same server.
@@ -68,7 +80,7 @@ impl Heard {
     /// A call with this token of ours is under way.
     pub(super) fn listen(&self, token: &ProgressToken, teller: Teller) -> Listening {
         self.lock().insert(token.clone(), teller);
-        Listening { heard: self.clone(), token: token.clone() }
+        Listening { heard: self.clone(), token: token.clone(), is_answered: false }
     }
 
     pub(super) fn progress(&self, said: &ProgressNotificationParam) {
@@ -84,7 +96,7 @@ impl Heard {
         let teller = {
             let calls = self.lock();
             match calls.values().next() {
-                Some(teller) if calls.len() == 1 => teller.clone(),
+                Some(teller) if calls.len() == 1 && !self.was_given_up.load(Ordering::Acquire) => teller.clone(),
                 _ => return,
             }
         };
@@ -105,6 +117,9 @@ impl Heard {
 impl Drop for Listening {
     fn drop(&mut self) {
         self.heard.lock().remove(&self.token);
+        if !self.is_answered {
+            self.heard.was_given_up.store(true, Ordering::Release);
+        }
     }
 }
 
@@ -135,10 +150,12 @@ mod tests {
         heard.log(&line("to whom?"));
         heard.progress(&step(2));
         heard.progress(&step(3));
-        drop(two);
+        two.answered();
         heard.progress(&step(2));
+        heard.log(&line("again"));
         drop(one);
-        heard.log(&line("to nobody"));
+        let _three = heard.listen(&token(3), teller(3));
+        heard.log(&line("of a call that was given up?"));
         let mut all = Vec::new();
         while let Ok(live) = said.try_recv() {
             all.push(match live {
@@ -147,6 +164,6 @@ mod tests {
                 other => panic!("{other:?}"),
             });
         }
-        assert_eq!(all, ["t1c1 warning about ***", "t1c2 1 with ***"]);
+        assert_eq!(all, ["t1c1 warning about ***", "t1c2 1 with ***", "t1c1 warning again"]);
     }
 }

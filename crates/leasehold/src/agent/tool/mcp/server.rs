@@ -89,6 +89,8 @@ pub(super) struct Request<'a> {
     pub(super) tool: &'a Known,
     pub(super) arguments: JsonObject,
     pub(super) meta: RequestMetaObject,
+    /// A second call does no more than the first.
+    pub(super) can_repeat: bool,
     /// The lease of a write; none: a read.
     pub(super) trust: Option<Arc<TrustWindow>>,
     /// Who watches.
@@ -283,13 +285,16 @@ impl Inner {
         Deadline::new(self.timeout)
     }
 
-    /// Calls a tool once: a call that had ended in questions with what people said to them. A server that does not know its state any
-    /// more (a process of it has the key, or it is too old) says so before the tool is entered, and is called from the beginning.
+    /// Calls a tool once: a call that had ended in questions with what people said to them. A server may not know its state any more (a
+    /// process of it has the key, or it is too old). What it says then its tool could say too, so that only a call that can be repeated
+    /// is made from its beginning; and none that somebody declined to go on with.
     pub(super) async fn call(&self, request: &Request<'_>, person: &mut Person<'_>) -> Result<Called, NoResult> {
         let deadline = self.deadline();
         let Some(resumed) = person.resumed() else { return self.once(request, None, person, &deadline).await };
+        let begins_anew = request.can_repeat && resumed.state.is_some() && !person.has_declined();
         match self.once(request, Some(resumed), person, &deadline).await {
-            Err(NoResult { error: McpError::Refused { code, .. }, .. }) if code == ErrorCode::INVALID_PARAMS.0 => {}
+            Err(NoResult { error: McpError::Refused { code, .. }, .. })
+                if begins_anew && code == ErrorCode::INVALID_PARAMS.0 => {}
             ended => return ended,
         }
         match self.once(request, None, person, &deadline).await? {

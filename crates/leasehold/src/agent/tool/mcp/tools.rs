@@ -169,7 +169,7 @@ impl ReadTool for McpRead {
         let teller = asker.teller();
         let mut person = self.server.person(&mut asker);
         let meta = RequestMetaObject::new();
-        let request = Request { tool: &self.tool, arguments: arguments.clone(), meta, trust: None, teller };
+        let request = Request { tool: &self.tool, arguments: arguments.clone(), meta, can_repeat: true, trust: None, teller };
         let mut is_first = true;
         loop {
             return match self.server.call(&request, &mut person).await {
@@ -229,7 +229,8 @@ impl WriteTool for McpWrite {
         meta.0.0.insert(FENCING_TOKEN.into(), permit.fencing_token().into());
         // Checked again when it is the request's turn on a standing connection.
         let (trust, teller) = (Some(Arc::clone(&permit.trust)), permit.asker().teller());
-        let request = Request { tool: &self.tool, arguments, meta, trust, teller };
+        let can_repeat = self.effect == WriteEffect::Idempotent;
+        let request = Request { tool: &self.tool, arguments, meta, can_repeat, trust, teller };
         let goes_on = permit.asker().continued().is_some();
         let answer = self.server.call(&request, &mut self.server.person(permit.asker())).await;
         let NoResult { error, fate } = match answer {
