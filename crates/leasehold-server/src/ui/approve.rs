@@ -6,10 +6,7 @@ use super::{
     frame::may_not,
     text::{code, effect, icon, line, members, notice, preview, run_link, says, time},
 };
-use crate::{
-    render::{digest, open_calls},
-    terminal::Safe,
-};
+use crate::render::{digest, open_calls};
 use leasehold::{
     SimilarStage,
     run::{CardCall, OpenCall, RunId},
@@ -234,8 +231,11 @@ fn similar(looked: &Looked<'_>, card: &CardCall) -> Markup {
 /// What somebody typed into a form that does not stand any more, for using it again.
 pub(super) fn typed(kept: &super::kept::Kept) -> Vec<(String, String)> {
     let reasons = kept.under("reason").filter(|(_, text)| !text.trim().is_empty()).map(|(_, text)| ("reason".to_owned(), text));
-    let edits = kept.under("arg/").map(|(name, text)| (name.split_once('/').map_or(name, |(_, rest)| rest).to_owned(), text));
+    let edits = kept.under("arg/").filter_map(|(name, text)| {
+        let (call, name) = name.split_once('/')?;
+        (kept.get(&format!("call/{call}")) == Some("edit")).then(|| (name.to_owned(), text))
+    });
     let values = kept.under("v/").map(|(name, text)| (name.to_owned(), text));
     let shown = reasons.chain(edits).chain(values).filter(|(_, text)| !text.is_empty());
-    shown.take(super::form::FIELDS_MAX).map(|(name, text)| (name, Safe::line(&super::text::line(text)).to_string())).collect()
+    shown.take(super::form::FIELDS_MAX).map(|(name, text)| (name, line(text))).collect()
 }

@@ -67,7 +67,8 @@ fn orders(looked: &Looked<'_>) -> Markup {
             (looked.hidden())
             div.field.grow {
                 label for={ "note-" (row.id) } { "Note " span.hint { "kept in the record" } }
-                input id={ "note-" (row.id) } name="note" type="text" autocomplete="off" value=(looked.kept.get("note").unwrap_or_default());
+                // Enter in it sends nothing: what it would order is not to be taken back.
+                textarea id={ "note-" (row.id) } name="note" rows="1" { "\n" (looked.kept.get("note").unwrap_or_default()) }
             }
             button.btn data-look="danger" { "Discard" }
             @if !row.cancel_requested && !row.has_non_idempotent_fence() {

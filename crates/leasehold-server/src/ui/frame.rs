@@ -216,12 +216,19 @@ pub(super) fn refused_as(problem: &Problem) -> &'static str {
     }
 }
 
+/// A message as a sentence begins.
+fn sentence(text: &str) -> String {
+    let text = line(text);
+    let mut rest = text.chars();
+    rest.next().map(|first| first.to_uppercase().chain(rest).collect()).unwrap_or_default()
+}
+
 /// The sentences of a refusal. A refused order has changed nothing, but where the store did not answer.
 pub(super) fn refusal_text(problem: &Problem) -> Markup {
     html! {
         p.code-line { (problem.status().as_u16()) " " code { (problem.code) } }
         h1 { (refused_as(problem)) }
-        p.verdict-small { (line(problem.detail())) "." @if problem.status().as_u16() == 409 { " " b { "Your click changed nothing." } } }
+        p.verdict-small { (sentence(problem.detail())) "." @if problem.status().as_u16() == 409 { " " b { "Your click changed nothing." } } }
     }
 }
 

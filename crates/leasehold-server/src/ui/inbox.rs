@@ -70,11 +70,12 @@ async fn shown(app: &Arc<App>, visitor: &Visitor, asked: &Asked) -> Result<Marku
         div.narrow {
             div.page-head {
                 h1 { "Inbox" }
-                p.soft { @match (items.len(), more || after.is_some()) {
-                    (0, false) => "nothing waits for a person",
+                p.soft { @match (items.len(), more) {
+                    (n, _) if after.is_some() => { b { (n) } " more that wait for a person" },
+                    (0, false) => { "nothing waits" @if only.is_none() { " for a person" } },
                     (1, false) => { b { "1" } " waits for a person" },
                     (n, false) => { b { (n) } " wait for a person" },
-                    (n, true) => { b { (n) } " of more that wait for a person" },
+                    (n, true) => { "the " b { (n) } " most urgent of those that wait for a person" },
                 } }
             }
             nav.row.row-wide.small aria-label="Kinds" {
@@ -86,7 +87,7 @@ async fn shown(app: &Arc<App>, visitor: &Visitor, asked: &Asked) -> Result<Marku
                 }
                 p.push.muted.tiny.sort-note { "Most urgent first: writes in doubt, decisions, then the rest; the longest waiting first" }
             }
-            @if cards.is_empty() { (empty()) } @else { ol.items.gap-top { @for card in &cards { (card) } } }
+            @if cards.is_empty() && only.is_some() { p.gap-top { "Nothing of this kind waits for a person." } } @else if cards.is_empty() { (empty()) } @else { ol.items.gap-top { @for card in &cards { (card) } } }
             @if let Some(next) = next {
                 nav.pager aria-label="Pages" { a.btn href={ "/?" @if let Some(only) = only { "kind=" (only.as_str()) "&" } "cursor=" (next) } { "More" } }
             }

@@ -1,7 +1,11 @@
 //! What a form sent, and what was wrong with it, for showing the form again.
 
 use crate::api::Problem;
+use axum::http::StatusCode;
 use std::collections::BTreeMap;
+
+/// Fields of a form that is sent; every call of a turn with every field of a page is fewer.
+const SENT_MAX: usize = 10_000;
 
 /// Fields as they were sent, and the mistakes by field.
 #[derive(Clone, Debug, Default)]
@@ -12,6 +16,14 @@ pub(super) struct Kept {
 }
 
 impl Kept {
+    /// The same where it is no longer than a form can be.
+    pub(super) fn bounded(pairs: Vec<(String, String)>) -> Result<Self, Problem> {
+        if pairs.len() > SENT_MAX {
+            let detail = format!("the form has more than {SENT_MAX} fields");
+            return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail));
+        }
+        Ok(Self::of(pairs))
+    }
     /// As it was sent. A browser ends lines as mail does; the text is what the person typed.
     pub(super) fn of(pairs: Vec<(String, String)>) -> Self {
         let pairs = pairs.into_iter().map(|(name, value)| (name, value.replace("\r\n", "\n")));
@@ -48,5 +60,17 @@ impl Kept {
     /// What is wrong with a field.
     pub(super) fn mistake(&self, name: &str) -> Option<&str> {
         self.mistakes.get(name).map(String::as_str)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_form_that_is_sent_has_so_many_fields() {
+        let sent = |n: usize| Kept::bounded(vec![("a".to_owned(), "b\r\nc".to_owned()); n]);
+        assert_eq!(sent(SENT_MAX).unwrap().get("a"), Some("b\nc"));
+        assert_eq!(sent(SENT_MAX + 1).unwrap_err().code, "too_large");
     }
 }

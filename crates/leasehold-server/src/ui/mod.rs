@@ -101,7 +101,7 @@ impl<S: Send + Sync> FromRequest<S> for Sent {
     type Rejection = Response;
     async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
         match Form::<Vec<(String, String)>>::from_request(request, state).await {
-            Ok(Form(pairs)) => Ok(Self(Kept::of(pairs))),
+            Ok(Form(pairs)) => Kept::bounded(pairs).map(Self).map_err(|problem| refusal(true, &problem)),
             Err(rejection) => {
                 let problem = Problem::new(rejection.status(), "not_read", "the form did not arrive whole, or is too long");
                 Err(refusal(true, &problem))

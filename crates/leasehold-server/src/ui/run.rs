@@ -76,7 +76,7 @@ async fn shown(app: &Arc<App>, visitor: &Visitor, id: RunId) -> Result<(String, 
                 div.actions { code.id { (id) } }
             }
             p.verdict { (block(&sentence(&subject).1)) }
-            blockquote.says { span.muted.small { "It was asked" } br; (task) }
+            blockquote.says.gap-top { span.muted.small { "It was asked" } br; (task) }
             (totals(&looked))
             @if let Some(why) = subject.unserved { div.notice data-tone="wait" { (icon("warn")) p { (line(&why.to_string())) } } }
             @if let Some(why) = subject.unreadable { div.notice data-tone="bad" { (icon("cross")) p { "It is not shown whole: " (line(why)) } } }

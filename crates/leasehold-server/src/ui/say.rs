@@ -106,7 +106,7 @@ async fn refused(app: &Arc<App>, visitor: &Visitor, id: RunId, wrong: Wrong, mut
             }
             @if cards.is_empty() { p.gap-top { "Nothing of this run waits for a person now." } } @else {
                 h2.gap-top { "As it stands now" }
-                ol.items { @for card in &cards { (card) } }
+                ol.items.gap-s { @for card in &cards { (card) } }
             }
         }
     };
