@@ -129,7 +129,10 @@ fn fields<'a>(schema: &'a Value, now: Option<&'a Map<String, Value>>) -> Vec<(&'
     };
     let of_schema = declared.into_iter().flatten().map(|(name, field)| (name.as_str(), field, required(name)));
     let others = now.into_iter().flatten().filter(|(name, _)| declared.is_none_or(|declared| !declared.contains_key(*name)));
-    of_schema.chain(others.map(|(name, _)| (name.as_str(), &NOTHING, false))).collect()
+    let mut all: Vec<_> = of_schema.chain(others.map(|(name, _)| (name.as_str(), &NOTHING, false))).collect();
+    // A schema is read without its order: what has to be filled in comes first.
+    all.sort_by_key(|(_, _, required)| !required);
+    all
 }
 
 fn count(schema: &Value, depth: usize) -> usize {

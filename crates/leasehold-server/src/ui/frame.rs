@@ -28,7 +28,7 @@ const POLICY: [(HeaderName, &str); 2] = [
 ];
 
 /// Beyond this what waits is not counted further.
-const COUNTED_MAX: usize = 99;
+pub(super) const COUNTED_MAX: usize = 99;
 
 /// Where somebody is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,6 +130,9 @@ pub(super) fn plain(status: StatusCode, title: &str, main: &Markup) -> Response 
     (status, POLICY, document).into_response()
 }
 
+/// How much waits, and whether that is not all.
+pub(super) type Count = (usize, bool);
+
 /// A page with all around it.
 pub(super) async fn framed(
     app: &Arc<App>,
@@ -141,7 +144,21 @@ pub(super) async fn framed(
 ) -> Response {
     // A page is not refused because what waits could not be counted.
     let waits = app.waiting(&visitor.who, None, None, COUNTED_MAX).await.ok();
-    let count = waits.map(|(items, more)| (items.len(), if more { "+" } else { "" })).filter(|(count, _)| *count > 0);
+    let count = waits.map(|(items, more)| (items.len(), more));
+    counted(app, visitor, status, title, place, main, count)
+}
+
+/// The same where it has been counted.
+pub(super) fn counted(
+    app: &App,
+    visitor: &Visitor,
+    status: StatusCode,
+    title: &str,
+    place: Place,
+    main: &Markup,
+    count: Option<Count>,
+) -> Response {
+    let count = count.map(|(count, more)| (count, if more { "+" } else { "" })).filter(|(count, _)| *count > 0);
     let number = html! {
         @if let Some((count, more)) = count { " " span.count { (count) (more) span.vh { " waiting" } } }
     };

@@ -3,7 +3,7 @@
 use super::{
     Visitor,
     card::{Back, Looked, card},
-    frame::{Place, framed, refusal},
+    frame::{COUNTED_MAX, Count, Place, counted, framed, refusal},
     kept::Kept,
     text::{icon, line, run_link, time},
 };
@@ -48,15 +48,22 @@ fn words(kind: InboxKind) -> (&'static str, &'static str) {
 
 pub(super) async fn page(State(app): State<Arc<App>>, visitor: Visitor, Query(asked): Query<Asked>) -> Response {
     match shown(&app, &visitor, &asked).await {
-        Ok(main) => framed(&app, &visitor, StatusCode::OK, "Inbox", Place::Inbox, &main).await,
+        Ok((main, Some(count))) => counted(&app, &visitor, StatusCode::OK, "Inbox", Place::Inbox, &main, Some(count)),
+        Ok((main, None)) => framed(&app, &visitor, StatusCode::OK, "Inbox", Place::Inbox, &main).await,
         Err(problem) => refusal(true, &problem),
     }
 }
 
-async fn shown(app: &Arc<App>, visitor: &Visitor, asked: &Asked) -> Result<Markup, Problem> {
+async fn shown(app: &Arc<App>, visitor: &Visitor, asked: &Asked) -> Result<(Markup, Option<Count>), Problem> {
     let only = asked.kind.as_deref().and_then(|kind| KINDS.into_iter().find(|known| known.as_str() == kind));
     let after = asked.cursor.as_deref().and_then(from_cursor);
-    let (items, more) = app.waiting(&visitor.who, only, after, CARDS_MAX).await?;
+    // The first page of all is counted with one look.
+    let is_whole = only.is_none() && after.is_none();
+    let most = if is_whole { COUNTED_MAX } else { CARDS_MAX };
+    let (mut items, mut more) = app.waiting(&visitor.who, only, after, most).await?;
+    let count = is_whole.then_some((items.len(), more));
+    more |= items.len() > CARDS_MAX;
+    items.truncate(CARDS_MAX);
     let mut cards = Vec::with_capacity(items.len());
     for (index, (kind, listed)) in items.iter().enumerate() {
         cards.push(match app.details_with_similar(&visitor.who, listed.id).await {
@@ -66,7 +73,7 @@ async fn shown(app: &Arc<App>, visitor: &Visitor, asked: &Asked) -> Result<Marku
         });
     }
     let next = items.last().filter(|_| more).map(|item| cursor(place(item)));
-    Ok(html! {
+    let main = html! {
         div.narrow {
             div.page-head {
                 h1 { "Inbox" }
@@ -92,7 +99,8 @@ async fn shown(app: &Arc<App>, visitor: &Visitor, asked: &Asked) -> Result<Marku
                 nav.pager aria-label="Pages" { a.btn href={ "/?" @if let Some(only) = only { "kind=" (only.as_str()) "&" } "cursor=" (next) } { "More" } }
             }
         }
-    })
+    };
+    Ok((main, count))
 }
 
 async fn whole(app: &Arc<App>, visitor: &Visitor, details: &Details, kind: InboxKind, open: bool) -> Markup {
