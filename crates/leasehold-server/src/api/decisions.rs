@@ -19,6 +19,7 @@ use leasehold::{
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::{collections::BTreeSet, future::Future, sync::Arc, time::Duration};
+use tokio::sync::OwnedSemaphorePermit;
 
 words!(Verdict);
 
@@ -38,14 +39,14 @@ pub(crate) enum Verdict {
 #[serde(deny_unknown_fields)]
 pub(crate) struct CallDecision {
     /// The call.
-    id: String,
+    pub(crate) id: String,
     #[schema(inline)]
-    decision: Verdict,
+    pub(crate) decision: Verdict,
     /// Why.
-    reason: Option<String>,
+    pub(crate) reason: Option<String>,
     /// It runs with these arguments instead.
     #[schema(value_type = Option<Object>)]
-    arguments: Option<Map<String, Value>>,
+    pub(crate) arguments: Option<Map<String, Value>>,
 }
 
 /// A decision about what was shown.
@@ -53,16 +54,16 @@ pub(crate) struct CallDecision {
 #[serde(deny_unknown_fields)]
 pub(crate) struct DecisionBody {
     /// Names exactly what was shown.
-    turn_digest: String,
+    pub(crate) turn_digest: String,
     /// For every undecided call that `calls` does not name.
     #[serde(default, deserialize_with = "present")]
     #[schema(inline, value_type = Verdict, required = false)]
-    decision: Option<Verdict>,
+    pub(crate) decision: Option<Verdict>,
     /// Why, for those.
-    reason: Option<String>,
+    pub(crate) reason: Option<String>,
     /// Per call.
     #[serde(default, deserialize_with = "objects")]
-    calls: Vec<CallDecision>,
+    pub(crate) calls: Vec<CallDecision>,
 }
 
 /// Whether the answer comes when the run rests again.
@@ -135,15 +136,11 @@ impl DecisionBody {
 }
 
 impl App {
-    /// Carries out a person's word and goes on with the run, whether the client stays or not; waits for it where that is asked for.
+    /// Carries out a person's word and goes on with the run, whether the client stays or not.
     async fn carried_out(
         self: &Arc<Self>,
-        who: &Who,
-        id: RunId,
-        waits: Option<Duration>,
         word: impl Future<Output = Result<Decided, OrderError>> + Send + 'static,
-    ) -> Result<Response, Problem> {
-        let place = if waits.is_some() { self.stream_place()? } else { self.request_place()? };
+    ) -> Result<(), Problem> {
         let app = Arc::clone(self);
         self.detached(async move {
             if let Some(execution) = word.await?.execution {
@@ -151,13 +148,58 @@ impl App {
             }
             Ok(())
         })
-        .await?;
-        let answer = match waits {
+        .await
+    }
+
+    /// The answer to a word that was taken, where it is waited for: when the run rests.
+    async fn answer_to_word(&self, who: &Who, id: RunId, waits: Option<Duration>) -> Result<Response, Problem> {
+        match waits {
             Some(patience) => self.answer_at_rest(who, id, patience).await,
             None => self.accepted(who, id).await,
+        }
+    }
+
+    /// A place for a word, which may wait.
+    fn place_for_word(&self, waits: bool) -> Result<OwnedSemaphorePermit, Problem> {
+        if waits { self.stream_place() } else { self.request_place() }
+    }
+
+    /// Decides about calls that wait, as far as this caller may.
+    pub(crate) async fn decided(self: &Arc<Self>, who: &Who, id: RunId, body: DecisionBody) -> Result<(), Problem> {
+        let row = self.row(id).await?;
+        let sees = who.sees(&row).is_ok();
+        if !sees {
+            self.told(who, &row, &body.turn_digest, |call| body.names(call)).await?;
+        }
+        body.check()?;
+        if sees {
+            who.may_decide(&row, body.released(&row).into_iter())?;
+        }
+        // A process that ends leaves the run to the others.
+        let decision = body.decision(who, self.execute && !self.ending.is_cancelled());
+        let runtime = self.runtime.clone();
+        self.carried_out(async move { runtime.decide(id, decision).await }).await
+    }
+
+    /// Gives values to the call that waits for them, or declines, as far as this caller may.
+    pub(crate) async fn given(self: &Arc<Self>, who: &Who, id: RunId, body: InputBody) -> Result<(), Problem> {
+        let row = self.row(id).await?;
+        if who.sees(&row).is_err() {
+            self.told(who, &row, &body.turn_digest, |_| true).await?;
+        } else {
+            let waiting = row.turn.iter().flat_map(|turn| &turn.calls).filter(|call| call.is_undecided());
+            // What a tool declares and nobody gives releases nothing. A call that has asked goes on, and is told so.
+            who.may_decide(&row, waiting.filter(|call| !body.decline || call.has_asked()))?;
+        }
+        one_of(body.values.as_ref(), body.decline)?;
+        let said = Submission {
+            digest: body.turn_digest,
+            values: body.values,
+            by: who.by(),
+            execute: self.execute && !self.ending.is_cancelled(),
         };
-        drop(place);
-        answer
+        let runtime = self.runtime.clone();
+        self.carried_out(async move { runtime.submit(id, said).await }).await
     }
 
     /// An approver names by its digest a card that has been decided and that it was shown while a call of its tools waited: it is
@@ -205,31 +247,21 @@ pub(crate) async fn decide(
     Query(query): Query<DecisionQuery>,
     Json(body): Json<DecisionBody>,
 ) -> Result<Response, Problem> {
-    let patience = patience(query.timeout)?;
-    let row = app.row(id).await?;
-    let sees = who.sees(&row).is_ok();
-    if !sees {
-        app.told(&who, &row, &body.turn_digest, |call| body.names(call)).await?;
-    }
-    body.check()?;
-    if sees {
-        who.may_decide(&row, body.released(&row).into_iter())?;
-    }
-    // A process that ends leaves the run to the others.
-    let decision = body.decision(&who, app.execute && !app.ending.is_cancelled());
-    let runtime = app.runtime.clone();
-    app.carried_out(&who, id, query.wait.then_some(patience), async move { runtime.decide(id, decision).await }).await
+    let patience = query.wait.then_some(patience(query.timeout)?);
+    let _place = app.place_for_word(query.wait)?;
+    app.decided(&who, id, body).await?;
+    app.answer_to_word(&who, id, patience).await
 }
 
 /// Values for a call that waits for them, or that there will be none.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct InputBody {
-    turn_digest: String,
+    pub(crate) turn_digest: String,
     #[serde(default, deserialize_with = "present")]
-    values: Option<Map<String, Value>>,
+    pub(crate) values: Option<Map<String, Value>>,
     #[serde(default)]
-    decline: bool,
+    pub(crate) decline: bool,
 }
 
 /// Values for a call that waits for them, or that there will be none.
@@ -281,22 +313,8 @@ pub(crate) async fn input(
     Query(query): Query<DecisionQuery>,
     Json(body): Json<InputBody>,
 ) -> Result<Response, Problem> {
-    let patience = patience(query.timeout)?;
-    let row = app.row(id).await?;
-    if who.sees(&row).is_err() {
-        app.told(&who, &row, &body.turn_digest, |_| true).await?;
-    } else {
-        let waiting = row.turn.iter().flat_map(|turn| &turn.calls).filter(|call| call.is_undecided());
-        // What a tool declares and nobody gives releases nothing. A call that has asked goes on, and is told so.
-        who.may_decide(&row, waiting.filter(|call| !body.decline || call.has_asked()))?;
-    }
-    one_of(body.values.as_ref(), body.decline)?;
-    let said = Submission {
-        digest: body.turn_digest,
-        values: body.values,
-        by: who.by(),
-        execute: app.execute && !app.ending.is_cancelled(),
-    };
-    let runtime = app.runtime.clone();
-    app.carried_out(&who, id, query.wait.then_some(patience), async move { runtime.submit(id, said).await }).await
+    let patience = query.wait.then_some(patience(query.timeout)?);
+    let _place = app.place_for_word(query.wait)?;
+    app.given(&who, id, body).await?;
+    app.answer_to_word(&who, id, patience).await
 }

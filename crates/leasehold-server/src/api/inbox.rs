@@ -43,9 +43,9 @@ pub(crate) struct InboxQuery {
 }
 
 /// Where an item stands: by urgency, then the longest waiting first.
-type Place = (InboxKind, Timestamp, RunId);
+pub(crate) type Place = (InboxKind, Timestamp, RunId);
 
-const KINDS: [InboxKind; 7] = [
+pub(crate) const KINDS: [InboxKind; 7] = [
     InboxKind::InDoubt,
     InboxKind::Approval,
     InboxKind::Question,
@@ -55,15 +55,15 @@ const KINDS: [InboxKind; 7] = [
     InboxKind::Dead,
 ];
 
-fn place((kind, listed): &(InboxKind, Listed)) -> Place {
+pub(crate) fn place((kind, listed): &(InboxKind, Listed)) -> Place {
     (*kind, listed.since, listed.id)
 }
 
-fn cursor((kind, since, id): Place) -> String {
+pub(crate) fn cursor((kind, since, id): Place) -> String {
     format!("{}_{}_{id}", kind.as_str(), since.as_millisecond())
 }
 
-fn from_cursor(text: &str) -> Option<Place> {
+pub(crate) fn from_cursor(text: &str) -> Option<Place> {
     let (rest, id) = text.rsplit_once('_')?;
     let (kind, since) = rest.rsplit_once('_')?;
     let kind = KINDS.into_iter().find(|known| known.as_str() == kind)?;
@@ -95,7 +95,7 @@ pub(crate) async fn inbox(
         None => None,
         Some(text) => Some(from_cursor(text).ok_or_else(|| Problem::parameter("cursor", "this is not a cursor of the inbox"))?),
     };
-    let (items, more) = app.waiting(&who, after, limit).await?;
+    let (items, more) = app.waiting(&who, None, after, limit).await?;
     if Wants::of(&headers) == Wants::Text {
         return Ok(text(app.screen_of(&items).await));
     }
@@ -115,14 +115,16 @@ pub(crate) async fn inbox(
 }
 
 impl App {
-    /// What the caller sees of what needs a person, and whether there is more.
-    async fn waiting(
+    /// What the caller sees of what needs a person, of one kind or of all, and whether there is more.
+    pub(crate) async fn waiting(
         &self,
         who: &Who,
+        only: Option<InboxKind>,
         after: Option<Place>,
         limit: usize,
     ) -> Result<(Vec<(InboxKind, Listed)>, bool), Problem> {
         let mut all = self.runtime.inbox(usize::MAX).await?;
+        all.retain(|(kind, _)| only.is_none_or(|only| only == *kind));
         all.sort_by_key(place);
         let mut items = Vec::new();
         for item in all.into_iter().filter(|item| after.is_none_or(|after| place(item) > after)) {
@@ -135,12 +137,6 @@ impl App {
             items.push(item);
         }
         Ok((items, false))
-    }
-
-    /// The screen of the most urgent.
-    pub(crate) async fn inbox_text(&self, who: &Who) -> Result<String, Problem> {
-        let (items, _) = self.waiting(who, None, page_size(None)?).await?;
-        Ok(self.screen_of(&items).await)
     }
 
     async fn screen_of(&self, items: &[(InboxKind, Listed)]) -> String {

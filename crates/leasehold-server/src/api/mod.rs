@@ -7,12 +7,12 @@
 mod artifacts;
 pub(crate) mod auth;
 mod catalog;
-mod decisions;
+pub(crate) mod decisions;
 mod events;
 mod extract;
 mod guard;
 mod health;
-mod inbox;
+pub(crate) mod inbox;
 #[cfg(test)]
 mod input_tests;
 mod limits;
@@ -20,12 +20,12 @@ pub(crate) mod listen;
 mod live;
 mod mcp;
 mod openapi;
-mod orders;
+pub(crate) mod orders;
 mod problem;
 #[cfg(test)]
 mod question_tests;
-mod questions;
-mod runs;
+pub(crate) mod questions;
+pub(crate) mod runs;
 mod start;
 #[cfg(test)]
 mod tests;
@@ -151,6 +151,22 @@ impl App {
         }
     }
 
+    /// The runtime, for pages that only look.
+    pub(crate) fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    /// Now, as the store has it.
+    pub(crate) fn now(&self) -> jiff::Timestamp {
+        self.wall.now()
+    }
+
+    /// What the tools of this process take, for a form; none where there is no such tool here.
+    pub(crate) async fn parameters(&self, tool: &str) -> Option<serde_json::Value> {
+        let (_, executable) = self.in_force.now().await.ok()?;
+        executable.registry.tool(tool).map(|tool| tool.spec().parameters.clone())
+    }
+
     /// The routes, and what each request passes before them.
     pub(crate) fn router(self: &Arc<Self>) -> Router {
         guard::around(self, openapi::routes(self))
@@ -231,7 +247,7 @@ impl App {
     }
 
     /// The row, where the caller may know of it.
-    async fn seen(&self, who: &Who, id: RunId) -> Result<Snapshot, Problem> {
+    pub(crate) async fn seen(&self, who: &Who, id: RunId) -> Result<Snapshot, Problem> {
         let row = self.row(id).await?;
         who.sees(&row)?;
         Ok(row)
@@ -246,7 +262,7 @@ impl App {
     }
 
     /// The same with the calls like those on its card, and with why nobody goes on with it.
-    async fn details_with_similar(&self, who: &Who, id: RunId) -> Result<Details, Problem> {
+    pub(crate) async fn details_with_similar(&self, who: &Who, id: RunId) -> Result<Details, Problem> {
         let mut details = self.details(who, id).await?;
         // Pending calls of its tools are no column: the store would keep runs from an approver that it may see.
         let visible_to = who.visible().filter(|_| who.needs(Role::Approver).is_err());
@@ -255,7 +271,7 @@ impl App {
         Ok(details)
     }
 
-    fn subject<'s>(&'s self, details: &'s Details) -> Subject<'s> {
+    pub(crate) fn subject<'s>(&'s self, details: &'s Details) -> Subject<'s> {
         Subject {
             row: &details.row,
             entries: &details.entries,

@@ -10,8 +10,9 @@ use super::{
 use axum::{
     Router,
     body::Bytes,
-    http::{StatusCode, header},
+    http::{HeaderMap, StatusCode, Uri, header},
     middleware::from_fn_with_state,
+    response::IntoResponse as _,
     routing::get,
 };
 use std::sync::Arc;
@@ -64,6 +65,12 @@ fn with_refusals(mut document: utoipa::openapi::OpenApi) -> utoipa::openapi::Ope
     document
 }
 
+/// A browser that wants a page.
+fn reads_pages(uri: &Uri, headers: &HeaderMap) -> bool {
+    let accepts = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    accepts.contains("text/html") && !uri.path().starts_with("/api/")
+}
+
 /// All routes.
 pub(super) fn routes(app: &Arc<App>) -> Router {
     let bounded = from_fn_with_state(Arc::clone(app), bounded);
@@ -103,7 +110,12 @@ pub(super) fn routes(app: &Arc<App>) -> Router {
     let router: Router<Arc<App>> = router
         .merge(crate::ui::routes().route_layer(bounded))
         .route("/openapi.json", get(|| async move { ([(header::CONTENT_TYPE, "application/json")], document) }))
-        .fallback(|| async { Problem::new(StatusCode::NOT_FOUND, "not_found", "there is nothing here") })
+        .fallback(|uri: Uri, headers: HeaderMap| async move {
+            if reads_pages(&uri, &headers) {
+                return crate::ui::nothing_here();
+            }
+            Problem::new(StatusCode::NOT_FOUND, "not_found", "there is nothing here").into_response()
+        })
         .method_not_allowed_fallback(|| async {
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "this is not done here in this way")
         });

@@ -12,7 +12,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use leasehold::{
-    Asked, Resolution,
+    Asked, Resolution, Resolved,
     run::{CallId, ResolutionKind, RunId, Snapshot, State as RunState},
 };
 use serde::{Deserialize, Serialize};
@@ -47,16 +47,16 @@ pub(crate) enum Truth {
 #[serde(deny_unknown_fields)]
 pub(crate) struct ResolveBody {
     /// The call in doubt.
-    call_id: String,
+    pub(crate) call_id: String,
     /// Which doubt about it: the epoch of the run's fence.
     #[serde(deserialize_with = "whole")]
-    fence_epoch: u64,
+    pub(crate) fence_epoch: u64,
     #[schema(inline)]
-    outcome: Truth,
+    pub(crate) outcome: Truth,
     /// What the write answered, where that is known and it landed.
-    result: Option<Value>,
+    pub(crate) result: Option<Value>,
     /// Kept in the record.
-    note: Option<String>,
+    pub(crate) note: Option<String>,
 }
 
 /// What came of asking the far side before a person's "not landed" was taken.
@@ -91,10 +91,7 @@ pub(crate) async fn cancel(
     RunPath(id): RunPath,
     MaybeJson(body): MaybeJson<OrderBody>,
 ) -> Result<Response, Problem> {
-    who.may_cancel(&app.row(id).await?)?;
-    noted("#/note", body.note.as_deref())?;
-    let (runtime, by) = (app.runtime.clone(), who.by());
-    let row = app.detached(async move { Ok(runtime.cancel(id, by, body.note).await?) }).await?;
+    let row = app.cancelled(&who, id, body.note).await?;
     if row.state.is_settled() { app.answer(&who, id).await } else { app.accepted(&who, id).await }
 }
 
@@ -110,31 +107,7 @@ pub(crate) async fn resolve(
     RunPath(id): RunPath,
     Json(body): Json<ResolveBody>,
 ) -> Result<Response, Problem> {
-    let row = app.row(id).await?;
-    who.may_settle(&row)?;
-    let outcome = match body.outcome {
-        Truth::Landed => ResolutionKind::Landed,
-        Truth::NotLanded => ResolutionKind::NotLanded,
-        Truth::Abandon => ResolutionKind::Abandon,
-    };
-    noted("#/note", body.note.as_deref())?;
-    if body.result.is_some() && outcome != ResolutionKind::Landed {
-        return Err(Problem::field("#/result", "only a write that landed has answered"));
-    }
-    if outcome == ResolutionKind::NotLanded {
-        // The call may be made again: a release like an approval.
-        who.may_decide(&row, row.fenced_call().into_iter())?;
-    }
-    let said = Resolution {
-        call_id: CallId(body.call_id),
-        fence_epoch: Some(body.fence_epoch),
-        outcome,
-        result: body.result,
-        note: body.note,
-        by: who.by(),
-    };
-    let runtime = app.asking.clone();
-    let resolved = app.detached(async move { Ok(runtime.resolve(id, said).await?) }).await?;
+    let resolved = app.resolved(&who, id, body).await?;
     let verify = resolved.asked.map(|asked| match asked {
         Asked::Absent => Verify { asked: true, answer: Some("absent"), why: None },
         Asked::Unknown(why) => Verify { asked: true, answer: Some("unknown"), why: Some(why) },
@@ -156,10 +129,7 @@ pub(crate) async fn redrive(
     RunPath(id): RunPath,
     MaybeJson(body): MaybeJson<OrderBody>,
 ) -> Result<Response, Problem> {
-    who.may_settle(&app.row(id).await?)?;
-    noted("#/note", body.note.as_deref())?;
-    let (runtime, by) = (app.runtime.clone(), who.by());
-    let row = app.detached(async move { Ok(runtime.redrive(id, by, body.note).await?) }).await?;
+    let row = app.redriven(&who, id, body.note).await?;
     app.ordered(&who, id, &row).await
 }
 
@@ -173,14 +143,64 @@ pub(crate) async fn discard(
     RunPath(id): RunPath,
     MaybeJson(body): MaybeJson<OrderBody>,
 ) -> Result<Response, Problem> {
-    who.may_settle(&app.row(id).await?)?;
-    noted("#/note", body.note.as_deref())?;
-    let (runtime, by) = (app.runtime.clone(), who.by());
-    let row = app.detached(async move { Ok(runtime.discard(id, by, body.note).await?) }).await?;
+    let row = app.discarded(&who, id, body.note).await?;
     app.ordered(&who, id, &row).await
 }
 
 impl App {
+    /// Cancels, as far as this caller may.
+    pub(crate) async fn cancelled(&self, who: &Who, id: RunId, note: Option<String>) -> Result<Snapshot, Problem> {
+        who.may_cancel(&self.row(id).await?)?;
+        noted("#/note", note.as_deref())?;
+        let (runtime, by) = (self.runtime.clone(), who.by());
+        self.detached(async move { Ok(runtime.cancel(id, by, note).await?) }).await
+    }
+
+    /// Settles a doubt, as far as this caller may.
+    pub(crate) async fn resolved(&self, who: &Who, id: RunId, body: ResolveBody) -> Result<Resolved, Problem> {
+        let row = self.row(id).await?;
+        who.may_settle(&row)?;
+        let outcome = match body.outcome {
+            Truth::Landed => ResolutionKind::Landed,
+            Truth::NotLanded => ResolutionKind::NotLanded,
+            Truth::Abandon => ResolutionKind::Abandon,
+        };
+        noted("#/note", body.note.as_deref())?;
+        if body.result.is_some() && outcome != ResolutionKind::Landed {
+            return Err(Problem::field("#/result", "only a write that landed has answered"));
+        }
+        if outcome == ResolutionKind::NotLanded {
+            // The call may be made again: a release like an approval.
+            who.may_decide(&row, row.fenced_call().into_iter())?;
+        }
+        let said = Resolution {
+            call_id: CallId(body.call_id),
+            fence_epoch: Some(body.fence_epoch),
+            outcome,
+            result: body.result,
+            note: body.note,
+            by: who.by(),
+        };
+        let runtime = self.asking.clone();
+        self.detached(async move { Ok(runtime.resolve(id, said).await?) }).await
+    }
+
+    /// Sends a dead or failed run on, as far as this caller may.
+    pub(crate) async fn redriven(&self, who: &Who, id: RunId, note: Option<String>) -> Result<Snapshot, Problem> {
+        who.may_settle(&self.row(id).await?)?;
+        noted("#/note", note.as_deref())?;
+        let (runtime, by) = (self.runtime.clone(), who.by());
+        self.detached(async move { Ok(runtime.redrive(id, by, note).await?) }).await
+    }
+
+    /// Gives a dead run up, as far as this caller may.
+    pub(crate) async fn discarded(&self, who: &Who, id: RunId, note: Option<String>) -> Result<Snapshot, Problem> {
+        who.may_settle(&self.row(id).await?)?;
+        noted("#/note", note.as_deref())?;
+        let (runtime, by) = (self.runtime.clone(), who.by());
+        self.detached(async move { Ok(runtime.discard(id, by, note).await?) }).await
+    }
+
     async fn ordered(&self, who: &Who, id: RunId, row: &Snapshot) -> Result<Response, Problem> {
         if super::rests(row) { self.answer(who, id).await } else { self.accepted(who, id).await }
     }

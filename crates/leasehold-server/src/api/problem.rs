@@ -129,6 +129,14 @@ impl Problem {
     pub(crate) fn detail(&self) -> &str {
         &self.detail
     }
+    /// After so many seconds the same may be asked again.
+    pub(crate) fn retry_after(&self) -> Option<u64> {
+        self.retry_after
+    }
+    /// What is wrong with each field.
+    pub(crate) fn errors(&self) -> &[FieldError] {
+        &self.errors
+    }
     fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.more.get_or_insert_default().insert(name.to_owned(), value.into());
         self

@@ -23,13 +23,13 @@ use utoipa::openapi::{ObjectBuilder, Schema, Type};
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AnswerBody {
-    call_id: String,
+    pub(crate) call_id: String,
     #[serde(deserialize_with = "whole")]
-    question: u64,
+    pub(crate) question: u64,
     #[serde(default, deserialize_with = "present")]
-    values: Option<Map<String, Value>>,
+    pub(crate) values: Option<Map<String, Value>>,
     #[serde(default)]
-    decline: bool,
+    pub(crate) decline: bool,
 }
 
 /// Values for a running call that asks, or that there will be none.
@@ -102,6 +102,24 @@ fn may_answer(who: &Who, row: &Snapshot, body: &AnswerBody) -> Result<(), Proble
 }
 
 impl App {
+    /// Answers what a running call asks, as far as this caller may.
+    pub(crate) async fn answered(&self, who: &Who, id: RunId, body: AnswerBody) -> Result<(), Problem> {
+        let row = self.row(id).await?;
+        let sees = who.sees(&row).is_ok();
+        if !sees && !self.was_answered(who, id, body.question).await? {
+            return Err(Problem::not_found());
+        }
+        body.check()?;
+        if sees {
+            may_answer(who, &row, &body)?;
+        }
+        let AnswerBody { call_id, question, values, .. } = body;
+        let said = QuestionAnswer { call_id: CallId(call_id), question, values, by: who.by() };
+        let runtime = self.runtime.clone();
+        self.detached(async move { Ok(runtime.answer(id, said).await?) }).await?;
+        Ok(())
+    }
+
     /// An approver names a question that has been answered: it was shown it while it could see the run, and is told who was faster, or
     /// that it was itself.
     async fn was_answered(&self, who: &Who, id: RunId, asked: u64) -> Result<bool, Problem> {
@@ -127,18 +145,6 @@ pub(crate) async fn answer(
     RunPath(id): RunPath,
     Json(body): Json<AnswerBody>,
 ) -> Result<Response, Problem> {
-    let row = app.row(id).await?;
-    let sees = who.sees(&row).is_ok();
-    if !sees && !app.was_answered(&who, id, body.question).await? {
-        return Err(Problem::not_found());
-    }
-    body.check()?;
-    if sees {
-        may_answer(&who, &row, &body)?;
-    }
-    let AnswerBody { call_id, question, values, .. } = body;
-    let said = QuestionAnswer { call_id: CallId(call_id), question, values, by: who.by() };
-    let runtime = app.runtime.clone();
-    app.detached(async move { Ok(runtime.answer(id, said).await?) }).await?;
+    app.answered(&who, id, body).await?;
     app.accepted(&who, id).await
 }

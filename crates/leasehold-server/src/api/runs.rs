@@ -21,7 +21,7 @@ use axum::{
 use jiff::Timestamp;
 use leasehold::{
     run::{Reason, RunId, State as RunState},
-    store::Filter,
+    store::{Filter, Listed},
 };
 use serde::Deserialize;
 use std::sync::Arc;
@@ -34,38 +34,38 @@ pub(super) fn text(text: String) -> Response {
 }
 
 /// Which runs.
-#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ListQuery {
     /// In this state.
     #[serde(default)]
     #[param(schema_with = states)]
-    state: Option<RunState>,
+    pub(crate) state: Option<RunState>,
     /// Of this agent.
     #[serde(default)]
     #[param(nullable = false)]
-    agent: Option<String>,
+    pub(crate) agent: Option<String>,
     /// Of this owner.
     #[serde(default)]
     #[param(nullable = false)]
-    owner: Option<String>,
+    pub(crate) owner: Option<String>,
     /// With this reason.
     #[serde(default)]
     #[param(schema_with = reasons)]
-    reason: Option<Reason>,
+    pub(crate) reason: Option<Reason>,
     /// Made since then.
     #[serde(default)]
     #[param(nullable = false, value_type = Option<String>, format = DateTime)]
-    since: Option<Timestamp>,
+    pub(crate) since: Option<Timestamp>,
     /// At most this many.
     #[serde(default)]
     #[param(nullable = false, minimum = 1, maximum = 1000)]
-    limit: Option<u32>,
+    pub(crate) limit: Option<u32>,
     /// Go on after this run, as `next_cursor` names it.
     #[serde(default)]
     #[param(nullable = false, value_type = Option<String>, format = Uuid)]
-    cursor: Option<RunId>,
+    pub(crate) cursor: Option<RunId>,
 }
 
 fn words(words: impl Iterator<Item = &'static str>) -> Schema {
@@ -89,22 +89,7 @@ pub(crate) async fn list(
     headers: HeaderMap,
     Query(query): Query<ListQuery>,
 ) -> Result<Response, Problem> {
-    let limit = page_size(query.limit)?;
-    let filter = Filter {
-        states: query.state.into_iter().collect(),
-        agent: query.agent,
-        owner: query.owner,
-        reason: query.reason.map(|reason| reason.as_str().to_owned()),
-        since: query.since,
-        visible_to: who.visible(),
-        flagged_only: false,
-    };
-    let rows = app.runtime.list(&filter, query.cursor, limit).await?;
-    // A store gives no more than a page, so whether there is more is a question of its own.
-    let more = match rows.last() {
-        Some(last) if rows.len() == limit => !app.runtime.list(&filter, Some(last.id), 1).await?.is_empty(),
-        _ => false,
-    };
+    let (rows, more) = app.listed(&who, &query).await?;
     if Wants::of(&headers) == Wants::Text {
         let mut screen = Screen::new(false);
         runs_table(&mut screen, &rows, app.wall.now());
@@ -115,8 +100,29 @@ pub(crate) async fn list(
 }
 
 impl App {
+    /// A page of the runs that the caller may see, and whether there are more.
+    pub(crate) async fn listed(&self, who: &Who, query: &ListQuery) -> Result<(Vec<Listed>, bool), Problem> {
+        let limit = page_size(query.limit)?;
+        let filter = Filter {
+            states: query.state.into_iter().collect(),
+            agent: query.agent.clone(),
+            owner: query.owner.clone(),
+            reason: query.reason.map(|reason| reason.as_str().to_owned()),
+            since: query.since,
+            visible_to: who.visible(),
+            flagged_only: false,
+        };
+        let rows = self.runtime.list(&filter, query.cursor, limit).await?;
+        // A store gives no more than a page, so whether there is more is a question of its own.
+        let more = match rows.last() {
+            Some(last) if rows.len() == limit => !self.runtime.list(&filter, Some(last.id), 1).await?.is_empty(),
+            _ => false,
+        };
+        Ok((rows, more))
+    }
+
     /// The screen of a run.
-    pub(crate) async fn run_text(&self, who: &Who, id: RunId) -> Result<String, Problem> {
+    async fn run_text(&self, who: &Who, id: RunId) -> Result<String, Problem> {
         self.seen(who, id).await?;
         let mut screen = Screen::new(false);
         show(&mut screen, &self.subject(&self.details_with_similar(who, id).await?));

@@ -86,8 +86,8 @@ pub(crate) fn log() {
         let parsed = tracing_subscriber::EnvFilter::try_new(&filter);
         parsed.map_err(|e| terminal::note(format!("LEASEHOLD_LOG: `{filter}` is not a filter ({e}); warnings are shown"))).ok()
     });
-    // At its lower levels the library writes down codes that are exchanged for tokens.
-    let quiet = "rmcp::transport::auth=warn".parse().ok();
+    // At its lower levels the library writes down what servers say, and codes that are exchanged for tokens.
+    let quiet = "rmcp=warn".parse().ok();
     let filter = filter.map(|filter| quiet.into_iter().fold(filter, tracing_subscriber::EnvFilter::add_directive));
     let filter = filter.unwrap_or_else(|| tracing_subscriber::EnvFilter::new("warn,genai=off,rmcp=error"));
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(|| Visible).init();

@@ -141,6 +141,8 @@ pub(crate) fn executable_with(config: &Config, to: Use, mcp: Offers, before: &mu
         }
     }
     registry.set_policy(config.policy.clone());
+    let missing_servers: BTreeMap<String, String> =
+        mcp.iter().filter_map(|(name, offer)| Some((format!("{name}."), offer.lacks.clone()?))).collect();
     for tool in mcp.into_values().flat_map(|offer| register(offer, &mut registry)) {
         tracing::warn!(tool = %tool.0, "a tool of an MCP server is not offered: {}", tool.1);
     }
@@ -169,6 +171,9 @@ pub(crate) fn executable_with(config: &Config, to: Use, mcp: Offers, before: &mu
     let mut missing_agents = BTreeMap::new();
     for agent in &config.agents {
         let lost = missing_tools.iter().find(|(name, _)| agent.tools.iter().any(|pattern| offers(pattern, name)));
+        // Which tools a server has is not in the configuration: an agent that names any of them needs it.
+        let names = |prefix: &str| agent.tools.iter().any(|pattern| pattern.starts_with(prefix));
+        let lost = lost.or_else(|| missing_servers.iter().find(|(prefix, _)| names(prefix)));
         // Its fallbacks too: an agent that only seems to have them is found out on the day they are needed.
         let turn = in_turn(&config.models, &agent.model);
         let unset = turn.iter().find_map(|model| models.get(&model.name)?.as_ref().err());

@@ -36,6 +36,8 @@ pub(crate) struct Offer {
     pub(crate) tools: Vec<Tool>,
     /// Names of tools, or `server.*`, and why they are not offered.
     pub(crate) withheld: Vec<(String, String)>,
+    /// What this machine lacks, so that this process cannot use the server.
+    pub(crate) lacks: Option<String>,
 }
 
 /// The offer of each configured server.
@@ -100,10 +102,10 @@ impl Servers {
 /// The tools of a server that may be offered, as they are known; of the others, why not.
 pub(crate) fn offer(running: &Running, known: &Known) -> Offer {
     let name = &running.mcp.config.name;
-    let nothing = |why: String| Offer { tools: Vec::new(), withheld: vec![(format!("{name}.*"), why)] };
+    let nothing = |why: String| Offer { withheld: vec![(format!("{name}.*"), why)], ..Offer::default() };
     let server = match &running.server {
         Ok(server) => server,
-        Err(why) => return nothing(why.clone()),
+        Err(why) => return Offer { lacks: Some(why.clone()), ..nothing(why.clone()) },
     };
     if known.server.is_none() {
         return nothing(format!("mcp server `{name}` has not told its tools yet: see `leasehold mcp probe {name}`"));
@@ -124,7 +126,7 @@ pub(crate) fn offer(running: &Running, known: &Known) -> Offer {
     match server.tools_among(&definitions, &names) {
         Ok(offered) => {
             withheld.extend(offered.refused.into_iter().map(|refused| (format!("{name}.{}", refused.tool), refused.why)));
-            Offer { tools: offered.tools, withheld }
+            Offer { tools: offered.tools, withheld, lacks: None }
         }
         Err(McpConfigError { key, why, .. }) => {
             nothing(format!("{}: mcp server `{name}`: `{key}`: {why}", running.mcp.at(&key)))
@@ -136,7 +138,7 @@ pub(crate) fn offer(running: &Running, known: &Known) -> Offer {
 pub(crate) fn unrecorded(config: &Config) -> Offers {
     let one = |name: &String| {
         let why = "what tools it has is known to the store, which was not asked".to_owned();
-        (name.clone(), Offer { tools: Vec::new(), withheld: vec![(format!("{name}.*"), why)] })
+        (name.clone(), Offer { withheld: vec![(format!("{name}.*"), why)], ..Offer::default() })
     };
     config.mcp.iter().map(|server| one(&server.config.name)).collect()
 }

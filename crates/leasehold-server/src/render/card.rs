@@ -12,7 +12,7 @@ use leasehold::{
 };
 
 /// The calls that are still on the standing card, with their place in the row.
-fn open_calls<'a>(subject: &Subject<'a>) -> Vec<(CardCall, &'a OpenCall)> {
+pub(crate) fn open_calls<'a>(subject: &Subject<'a>) -> Vec<(CardCall, &'a OpenCall)> {
     let (Some(suspended), Some(turn)) = (standing_card(subject.row, subject.entries), subject.row.turn.as_ref()) else {
         return Vec::new();
     };
@@ -26,7 +26,7 @@ pub(super) fn cannot_be_shown(subject: &Subject<'_>) -> bool {
 }
 
 /// The digest that a decision has to name.
-fn digest(subject: &Subject<'_>) -> Option<String> {
+pub(crate) fn digest(subject: &Subject<'_>) -> Option<String> {
     let turn = subject.row.turn.as_ref()?;
     turn.digest.clone().or_else(|| standing_card(subject.row, subject.entries).map(|s| s.digest.clone()))
 }

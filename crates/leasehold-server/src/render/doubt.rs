@@ -16,7 +16,14 @@ pub(crate) fn doubt(screen: &mut Screen, subject: &Subject<'_>) {
     screen.fact(11, "call", format!("{}, attempt {}{again}", fence.call_id, fence.attempt));
     screen.styled(Look::Faint, "  arguments");
     arguments(screen, 4, &subject.arguments(&fence.call_id));
-    screen.fact(11, "key", format!("{} (sent as Idempotency-Key: look for it on the far side)", fence.idempotency_key));
+    screen.fact(
+        11,
+        "key",
+        format!(
+            "{} (sent as Idempotency-Key, over MCP as leasehold/idempotency-key: look for it on the far side)",
+            fence.idempotency_key
+        ),
+    );
     let stamped = subject.stamped(&fence.call_id);
     if let Some((_, stamped)) = stamped.filter(|(_, stamped)| !stamped.endpoint.is_empty()) {
         screen.fact(11, "goes to", stamped.endpoint.clone());

@@ -10,10 +10,10 @@ mod show;
 mod timeline;
 mod verdict;
 
-pub(crate) use card::{card, how_to_decide};
+pub(crate) use card::{card, digest, how_to_decide, open_calls};
 pub(crate) use doubt::doubt;
 pub(crate) use lists::{about, inbox_table, runs_table};
-pub(crate) use questions::{answering, how_to_answer, questions};
+pub(crate) use questions::{Asked, answering, how_to_answer, questions};
 pub(crate) use show::show;
 pub(crate) use timeline::words;
 pub(crate) use verdict::sentence;

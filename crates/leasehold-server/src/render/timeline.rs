@@ -4,7 +4,7 @@ use super::result_text;
 use leasehold::run::{Entry, EntryBody, LateAnswer, Outcome, ResolutionKind, State, Via, body};
 
 /// Characters of a text in a line of the timeline.
-const SHORT: usize = 96;
+const SHORT: usize = 240;
 
 /// A text in a line: its first characters. Making it visible is the screen's part.
 fn short(text: &str) -> String {

@@ -98,15 +98,17 @@ fn stamped<'a>(subject: &Subject<'a>) -> Vec<&'a CallId> {
 }
 
 fn writes_done(subject: &Subject<'_>) -> usize {
+    writes_answered(subject, false)
+}
+
+/// Writes that were entered and answered; `with_an_error`: with which they may have done something or nothing.
+fn writes_answered(subject: &Subject<'_>, with_an_error: bool) -> usize {
     let stamped = stamped(subject);
-    subject
-        .entries
-        .iter()
-        .filter(|entry| {
-            matches!(&entry.body, EntryBody::ToolOutcome(o)
-                if o.outcome == Outcome::Done && !o.is_error && stamped.contains(&&o.call_id))
-        })
-        .count()
+    let is_one = |entry: &&leasehold::run::Entry| {
+        matches!(&entry.body, EntryBody::ToolOutcome(o)
+            if o.outcome == Outcome::Done && o.is_error == with_an_error && stamped.contains(&&o.call_id))
+    };
+    subject.entries.iter().filter(is_one).count()
 }
 
 /// Writes whose outcome nobody knows, for a sentence about an end: those that were closed so, and the one whose fence stands.
@@ -174,9 +176,15 @@ fn completed(subject: &Subject<'_>) -> String {
     let row = subject.row;
     let open = unknown_writes(subject);
     let writes = match writes_done(subject) {
-        0 if row.duplicates > 0 || !open.is_empty() => "no write is on record as done".to_owned(),
+        0 if row.duplicates > 0 || !open.is_empty() || writes_answered(subject, true) > 0 => {
+            "no write is on record as done".to_owned()
+        }
         0 => "nothing was written".to_owned(),
         n => format!("{} done", many(n, "write")),
+    };
+    let writes = match writes_answered(subject, true) {
+        0 => writes,
+        n => format!("{writes}, {n} answered with an error"),
     };
     let rounds = many(row.rounds, "model reply");
     let truncated = crate::wire::settled(row, subject.entries).is_some_and(|end| end.truncated);

@@ -1,7 +1,11 @@
 //! Signing in and out. A link is shown a button and nothing else: what looks at links before people do (mail scanners, previews of
 //! chats) consumes none.
 
-use super::{Visitor, is_local, page, refusal};
+use super::{
+    Visitor,
+    frame::{plain, refusal},
+    is_local,
+};
 use crate::{
     access::{AccessError, NewSession},
     api::{App, Problem},
@@ -92,12 +96,12 @@ fn form(asked: &Asked, refused: Option<&str>) -> Markup {
 pub(super) async fn show(State(app): State<Arc<App>>, headers: HeaderMap, Query(asked): Query<Asked>) -> Response {
     let known = match app.visitor(&headers).await {
         Ok(known) => known,
-        Err(problem) => return refusal(None, &problem),
+        Err(problem) => return refusal(false, &problem),
     };
     // A link may be somebody else's: it is asked about in any case.
     match (known, &asked.link) {
         (Some(_), None) => go_on(asked.next.as_deref()),
-        _ => page(StatusCode::OK, "Sign in", None, &form(&asked, None)),
+        _ => plain(StatusCode::OK, "Sign in", &form(&asked, None)),
     }
 }
 
@@ -136,22 +140,21 @@ pub(super) async fn enter(State(app): State<Arc<App>>, headers: HeaderMap, Form(
                 None => "This token is not known here, was revoked, or is a machine's.",
             };
             let asked = Asked { link: None, next: entry.next };
-            page(StatusCode::UNAUTHORIZED, "Sign in", None, &form(&asked, Some(why)))
+            plain(StatusCode::UNAUTHORIZED, "Sign in", &form(&asked, Some(why)))
         }
-        Err(error) => refusal(None, &Problem::from(error)),
+        Err(error) => refusal(false, &Problem::from(error)),
     }
 }
 
 /// Ends the session.
-pub(super) async fn leave(State(app): State<Arc<App>>, headers: HeaderMap, visitor: Visitor) -> Response {
-    let Visitor(who) = visitor;
+pub(super) async fn leave(State(app): State<Arc<App>>, headers: HeaderMap, _visitor: Visitor) -> Response {
     let Some(secret) = app.session_of(&headers) else { return Redirect::to("/login").into_response() };
     match app.access().end(secret.expose_secret()).await {
         Ok(_) => {
             let gone = app.cookie_of(SecretString::default());
             (CookieJar::new().add(expired(gone)), Redirect::to("/login")).into_response()
         }
-        Err(error) => refusal(Some(&who), &Problem::from(error)),
+        Err(error) => refusal(true, &Problem::from(error)),
     }
 }
 

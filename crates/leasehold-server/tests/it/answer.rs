@@ -4,7 +4,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
-use crate::support::{self, Said, Sandbox, api::TOKEN, text};
+use crate::{
+    login::Browser,
+    support::{self, Said, Sandbox, api::TOKEN, text},
+};
 use leasehold::{
     Runtime, RuntimeConfig, StartRun,
     agent::{
@@ -224,4 +227,33 @@ async fn a_server_takes_the_answer_of_a_command_elsewhere() {
     assert_eq!((asking.result(&id, "t1c0").await, asking.result(&id, "t1c1").await), (json!(7), json!("declined")));
     let nothing = leasehold(&["answer", &id, "--decline"]).await.exits(1);
     assert!(nothing.err.contains("no_question"), "{}", nothing.err);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_is_answered_on_a_page_and_what_does_not_fit_comes_back_as_it_was_typed() {
+    let sandbox = Sandbox::new("").await;
+    let asking = Asking::on(&sandbox, &["box.send"]);
+    let (id, run, asked) = asking.start(1).await;
+    let number = asked[0].1.to_string();
+    let server = sandbox.serve().await;
+    let browser = Browser::of(&server);
+    let cookie = browser.enters(None, &[("token", TOKEN)]).await;
+    let inbox = browser.get("/?kind=question", Some(&cookie)).await.body;
+    for part in ["box.send asks while it runs", "Which size?\\u{1b}[2J", "at least 1", &format!("/runs/{id}/answer")] {
+        assert!(inbox.contains(part), "{part} in:\n{inbox}");
+    }
+    let path = format!("/runs/{id}/answer");
+    let send = async |question: &str, size: &str| {
+        let form = [("back", "run"), ("call_id", "t1c0"), ("question", question), ("v/size", size), ("say", "values")];
+        browser.send(&path, Some(&cookie), &form).await
+    };
+    for (size, why) in [("0", "less than the minimum"), ("few", "this is no number"), ("", "this is needed")] {
+        let page = send(&number, size).await;
+        assert_eq!(page.status.as_u16(), 422, "{page:?}");
+        assert!(page.body.contains(why) && page.body.contains(&format!("value=\"{size}\"")), "{size}: {}", page.body);
+    }
+    assert_eq!(send("9999", "7").await.status.as_u16(), 409, "another question than the one that stands");
+    assert_eq!(send(&number, "7").await.status.as_u16(), 303);
+    assert_eq!(run.await.unwrap().state, State::Completed);
+    assert_eq!(asking.result(&id, "t1c0").await, 7);
 }

@@ -15,7 +15,7 @@ use reqwest::{
 use serde_json::{Value, json};
 
 /// A browser without a cookie jar: the test sees each cookie.
-struct Browser {
+pub(crate) struct Browser {
     client: Client,
     url: String,
 }
@@ -26,7 +26,7 @@ const OWN: [(&str, &str); 2] = [("sec-fetch-site", "same-origin"), ("sec-fetch-m
 const CHAT: [(&str, &str); 2] = [("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate")];
 
 impl Browser {
-    fn of(server: &Server) -> Self {
+    pub(crate) fn of(server: &Server) -> Self {
         let client = Client::builder().redirect(Policy::none()).build().unwrap();
         Self { client, url: server.url.clone() }
     }
@@ -45,21 +45,21 @@ impl Browser {
             None => request,
         }
     }
-    async fn get(&self, path: &str, cookie: Option<&str>) -> Answer {
+    pub(crate) async fn get(&self, path: &str, cookie: Option<&str>) -> Answer {
         Answer::of(self.request(Method::GET, path, cookie, &CHAT)).await
     }
-    async fn send(&self, path: &str, cookie: Option<&str>, form: &[(&str, &str)]) -> Answer {
+    pub(crate) async fn send(&self, path: &str, cookie: Option<&str>, form: &[(&str, &str)]) -> Answer {
         Answer::of(self.request(Method::POST, path, cookie, &OWN).form(form)).await
     }
     /// Logs in; name and value of the cookie.
-    async fn enters(&self, cookie: Option<&str>, form: &[(&str, &str)]) -> String {
+    pub(crate) async fn enters(&self, cookie: Option<&str>, form: &[(&str, &str)]) -> String {
         let answer = self.send("/login", cookie, form).await;
         assert_eq!(answer.status.as_u16(), 303, "{answer:?}");
         cookie_of(&answer).split(';').next().unwrap().to_owned()
     }
 }
 
-fn header<'a>(answer: &'a Answer, name: &str) -> &'a str {
+pub(crate) fn header<'a>(answer: &'a Answer, name: &str) -> &'a str {
     answer.headers.get(name).map_or("", |value| value.to_str().unwrap())
 }
 
@@ -75,7 +75,7 @@ fn refuses(answer: &Answer) {
 }
 
 /// A link for this user, as the command prints it: its secret.
-async fn link(sandbox: &Sandbox, user: &str) -> String {
+pub(crate) async fn link(sandbox: &Sandbox, user: &str) -> String {
     let said = sandbox.leasehold(&["user", "login", user, "--json"]).await.exits(0).json();
     text(&said, "/url").split_once("/login?link=").expect("it is a link").1.to_owned()
 }

@@ -42,6 +42,8 @@ mod mcp_servers;
 mod mcp_silent;
 mod model_fallback;
 mod model_server;
+mod pages;
+mod pages_rights;
 mod policy;
 mod random_kill;
 mod recovery;

@@ -14,6 +14,8 @@
 mod programs;
 mod user;
 
+pub(crate) use user::current_is_root;
+
 pub use programs::Version;
 pub(crate) use programs::{run, target};
 

@@ -9,7 +9,7 @@ pub(super) struct User {
     gid: u32,
 }
 
-pub(super) fn current_is_root() -> bool {
+pub(crate) fn current_is_root() -> bool {
     // The owner of this process's own entry is its effective user.
     std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0)
 }

@@ -52,7 +52,7 @@ impl Gate<'_> {
     }
 
     /// Why it is not offered now. A tool that is not the agent's is no business of its model.
-    fn denied(&self, asked: &RequestedCall) -> Option<String> {
+    pub(crate) fn denied(&self, asked: &RequestedCall) -> Option<String> {
         match self.registry.verdict(self.agent, self.narrow, &asked.tool).err()? {
             Denial::Unknown | Denial::NotOffered | Denial::Narrowed => None,
             Denial::Withheld(_) if !self.is_in_reach(&asked.tool) => None,

@@ -90,7 +90,11 @@ pub(super) fn check(schema: &Value, values: &Map<String, Value>) -> Result<(), O
     let unknown = values.keys().filter(|key| declared.is_none_or(|declared| !declared.contains_key(*key)));
     let mut fields: Vec<InvalidField> =
         unknown.map(|key| InvalidField { pointer: format!("/{}", escaped(key)), why: "is not asked for".into() }).collect();
-    let compiled = jsonschema::draft202012::new(schema).map_err(|e| OrderError::Unreadable(e.to_string()))?;
+    // A person is told that this is no address or no date; the draft alone would take it for a remark.
+    let compiled = jsonschema::draft202012::options()
+        .should_validate_formats(true)
+        .build(schema)
+        .map_err(|e| OrderError::Unreadable(e.to_string()))?;
     let value = Value::Object(values.clone());
     if nested_deeper(&value, limits::NESTING_MAX) {
         let why = format!("is nested deeper than {} levels", limits::NESTING_MAX);

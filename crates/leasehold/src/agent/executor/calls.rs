@@ -137,7 +137,8 @@ impl Executor {
                 (false, None) => None,
             };
             if let Some(why) = why {
-                shown.push(card::Shown { call: call.asked.clone(), arguments, why });
+                let before = call.card.as_ref().map(|card| card.tool.clone());
+                shown.push(card::Shown { call: call.asked.clone(), arguments, why, before });
             }
         }
         if shown.is_empty() {
@@ -171,7 +172,7 @@ impl Executor {
             Some((call.clone(), call.arguments(), schema, question))
         });
         let Some((StoryCall { asked: call, card: before, .. }, arguments, schema, question)) = lacks else { return Ok(false) };
-        let shown = card::Shown { call, arguments, why: None };
+        let shown = card::Shown { call, arguments, why: None, before: before.as_ref().map(|card| card.tool.clone()) };
         let mut card = self.card(agent, turn.number, vec![shown]).await;
         card.kind = WaitKind::Input;
         for call in &mut card.calls {
@@ -201,7 +202,8 @@ impl Executor {
         why: String,
         mut before: Vec<Act>,
     ) -> Result<(), SegmentError> {
-        let shown = card::Shown { call: call.asked.clone(), arguments: call.arguments(), why: Some(why) };
+        let seen = call.card.as_ref().map(|card| card.tool.clone());
+        let shown = card::Shown { call: call.asked.clone(), arguments: call.arguments(), why: Some(why), before: seen };
         let card = self.card(agent, call.turn, vec![shown]).await;
         before.push(Act::Suspend { card, deadline: self.deadline(agent, segment) });
         segment.commit(before).await

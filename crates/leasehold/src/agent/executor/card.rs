@@ -17,6 +17,8 @@ pub(crate) struct Shown {
     pub(crate) call: ReplyCall,
     pub(crate) arguments: Arguments,
     pub(crate) why: Option<String>,
+    /// As it was shown before.
+    pub(crate) before: Option<ToolIdentity>,
 }
 
 impl Shown {
@@ -24,7 +26,7 @@ impl Shown {
     pub(crate) fn first(call: &ReplyCall, story: &Story, registry: &Registry) -> Self {
         let arguments = call.arguments.clone().unwrap_or_default();
         let why = registry.tool(&call.tool).and_then(|tool| repeated(story, tool, call, &arguments));
-        Self { call: call.clone(), arguments, why }
+        Self { call: call.clone(), arguments, why, before: None }
     }
 }
 
@@ -42,14 +44,15 @@ impl Executor {
     pub(crate) async fn card(&self, agent: &Arc<AgentSpec>, turn: u32, shown: Vec<Shown>) -> TurnCard {
         let registry = self.registry.now();
         let mut calls = Vec::with_capacity(shown.len());
-        for Shown { call, arguments, why } in shown {
+        for Shown { call, arguments, why, before } in shown {
             let tool = registry.tool(&call.tool);
             // A preview asks the far side: not for a tool that is switched off.
             let taken = match tool {
                 Some(tool) if registry.verdict(agent, None, &call.tool).is_ok() => previewed(tool, &arguments).await,
                 _ => EditedCard::default(),
             };
-            let tool = tool.map_or_else(|| unknown_identity(&call), Tool::identity);
+            // One that is gone stays what it was, so that what comes in its place is held against that.
+            let tool = tool.map(Tool::identity).or(before).unwrap_or_else(|| unknown_identity(&call));
             let (preview, precondition, preview_for) = (None, None, None);
             calls.push(CardCall { id: call.id, tool, arguments, preview, precondition, preview_for, why }.taken(taken));
         }

@@ -279,8 +279,10 @@ impl Executor {
         }
         let pending: Vec<&ReplyCall> = judged.iter().filter(|g| g.refused.is_none()).map(|g| &g.call).collect();
         let mut acts = vec![Act::Record(records)];
-        // Where nothing could be called, the reply is the answer whatever else it asks for.
-        if judged.is_empty() || !tools_offered {
+        // Of the closing reply, and where there is nothing to call, the text is the answer whatever else it asks for. That something is
+        // withheld for now is for the model to hear.
+        let is_withheld = reply.calls.iter().any(|asked| gate.denied(asked).is_some());
+        if judged.is_empty() || closing || !tools_offered && !is_withheld {
             acts.push(Act::Complete { output: reply.text, truncated: closing });
             return segment.commit(acts).await;
         }

@@ -18,7 +18,7 @@ use crate::agent::{
 };
 use async_trait::async_trait;
 use jsonschema::Validator;
-use rmcp::model::{ErrorCode, RequestMetaObject};
+use rmcp::model::{CallToolResult, ErrorCode, RequestMetaObject};
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -48,6 +48,15 @@ pub struct Refused {
 }
 
 impl Inner {
+    /// The value of an answer. What a tool says of an error is masked like other errors; a result is its own.
+    async fn kept(&self, result: CallToolResult, asker: &Asker) -> Value {
+        let is_error = result.is_error == Some(true);
+        match value_of(result, self.max_response, asker).await {
+            Value::String(text) if is_error => Value::String(self.mask.over(&text)),
+            value => value,
+        }
+    }
+
     fn person<'a>(&'a self, asker: &'a mut Asker) -> Person<'a> {
         Person::new(asker, &self.config.name, &self.mask, self.config.questions)
     }
@@ -180,7 +189,7 @@ impl ReadTool for McpRead {
                     if let Some(why) = unfit(self.output.as_ref(), &result) {
                         return ReadAnswer::error(self.server.mask.said(&why));
                     }
-                    ReadAnswer { is_error, ..ReadAnswer::ok(value_of(result, self.server.max_response, &asker).await) }
+                    ReadAnswer { is_error, ..ReadAnswer::ok(self.server.kept(result, &asker).await) }
                 }
                 // A read changes nothing, so it may be asked for once more, on a new connection; a person is not asked twice for it.
                 Err(NoResult { error: McpError::Lost(_) | McpError::Unauthorized(_), .. })
@@ -240,7 +249,7 @@ impl WriteTool for McpWrite {
                 // It was decoded, and says that the tool is through: that it is not of the declared form takes back neither. To call it
                 // unknown would ask a person whether something happened that the server has just said.
                 let unfit = unfit(self.output.as_ref(), &result).map(|why| self.server.mask.said(&why));
-                let result = value_of(result, self.server.max_response, permit.asker()).await;
+                let result = self.server.kept(result, permit.asker()).await;
                 let result = match unfit {
                     Some(why) => json!({ "result": result, "note": why }),
                     None => result,
