@@ -132,8 +132,9 @@ impl InForce {
 
     /// Switches a server, or a tool of it, off or on. Gives the server as it stands then.
     pub(crate) async fn switch(&self, by: &Who, name: &str, tool: Option<&str>, is_off: bool) -> Result<McpLine, Unanswered> {
+        by.needs(Role::Admin).map_err(AccessError::from)?;
         let (config, _) = self.now().await?;
-        if !config.mcp.iter().any(|server| server.config.name == name) {
+        if !is_off && !config.mcp.iter().any(|server| server.config.name == name) {
             return Err(Unanswered::NoSuchServer(name.to_owned()));
         }
         self.catalogue().switch(by, name, tool, is_off).await?;
