@@ -193,7 +193,11 @@ pub const SQL_ROWS_MAX: usize = 10_000;
 /// Bytes of an answer's rows that an operator may allow; more: the configuration is refused.
 pub const SQL_RESULT_BYTES_MAX: usize = 1024 * 1024;
 /// Bytes of one value that SQLite makes or reads for a query; longer: an error result.
-pub const SQL_VALUE_BYTES_MAX: usize = 16 * 1024 * 1024;
+pub const SQL_VALUE_BYTES_MAX: usize = 256 * 1024;
+/// Columns of a query of SQLite; more: an error result.
+pub const SQL_COLUMNS_MAX: usize = 200;
+/// Bytes of a pattern of `LIKE` or `GLOB` in a query of SQLite; longer: an error result.
+pub const SQL_PATTERN_BYTES_MAX: usize = 1_000;
 /// Queries of one database that a process has under way; further ones wait for a place, within their time.
 pub const SQL_AT_ONCE_MAX: usize = 4;
 /// Bytes of an old tool result that are kept where a conversation would not fit its model's window.

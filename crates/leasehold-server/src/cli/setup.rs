@@ -25,6 +25,7 @@ use leasehold::agent::{
     },
 };
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 /// The script there is when nothing else is configured.
 const DEFAULT_SCRIPT: &str = include_str!("default_script.toml");
@@ -130,7 +131,7 @@ pub(crate) fn executable_with(config: &Config, to: Use, mcp: Offers, before: &mu
             Ok(tool) => {
                 registry.add_tool(tool).map_err(|e| ConfigError::new(&sql.place, e.to_string()))?;
                 if to == Use::Execute
-                    && let Err(why) = SqlTool::fit(&sql.config, &sql.base, env, FIT_PATIENCE)
+                    && let Err(why) = off_the_executor(|| SqlTool::fit(&sql.config, &sql.base, env, FIT_PATIENCE))
                 {
                     registry.withhold(name, format!("{}: {why}", sql.url_place));
                 }
@@ -213,6 +214,14 @@ pub(crate) fn executable_with(config: &Config, to: Use, mcp: Offers, before: &mu
         missing_agents.insert(agent.name.clone(), why);
     }
     Ok(Executable { registry: Arc::new(registry), missing_agents, missing_tools, models })
+}
+
+/// Lets the tasks of this thread go on elsewhere while it waits, where there are threads to go to.
+fn off_the_executor<T>(wait: impl FnOnce() -> T) -> T {
+    match Handle::try_current() {
+        Ok(runtime) if runtime.runtime_flavor() == RuntimeFlavor::MultiThread => tokio::task::block_in_place(wait),
+        _ => wait(),
+    }
 }
 
 /// Adds a server's tools; gives those that cannot be added, and why.

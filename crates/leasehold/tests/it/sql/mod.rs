@@ -42,3 +42,10 @@ async fn refused(tool: &Tool, query: &str) -> String {
 fn rows(answer: &Value) -> usize {
     answer["rows"].as_array().unwrap().len()
 }
+
+/// The most memory that this process ever had.
+fn peak_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}

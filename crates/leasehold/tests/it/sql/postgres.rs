@@ -1,6 +1,6 @@
 //! Against a real PostgreSQL, as a role that was granted more than it should be.
 
-use super::{answer, call, config, refused, rows, tool};
+use super::{answer, call, config, peak_kib, refused, rows, tool};
 use futures::{StreamExt as _, stream::poll_fn};
 use leasehold::{agent::tool::sql::SqlTool, store::postgres::PostgresStore};
 use leasehold_testkit::postgres::{Cluster, Database, Version};
@@ -90,13 +90,6 @@ impl Shop {
         let role = &self.role;
         self.database.execute(&format!("DROP OWNED BY {role} CASCADE; DROP ROLE {role}")).await.unwrap();
     }
-}
-
-/// The most memory that this process ever had.
-fn peak_kib() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
 #[tokio::test]
@@ -347,8 +340,23 @@ async fn a_store_of_leaseholds_is_not_queried_unless_the_operator_says_so() {
     // In the same database, and nothing that the role may read.
     let plain = tool(&config(&shop.url(), ""));
     answer(&plain, "SELECT 1", json!([])).await;
+    let tables = "SELECT string_agg(relname, ',') FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid AND attnum = 1
+        WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' AND relname NOT IN ('orders', 'log')";
+    let client = shop.database.cluster().client(shop.database.name()).await.unwrap();
+    let tables: String = client.query_one(tables, &[]).await.unwrap().get(0);
+    assert!(tables.split(',').count() >= 8, "{tables}");
+    // Every one that the migrations have made, as a whole and by one column.
+    for table in tables.split(',') {
+        let column = "SELECT attname::text FROM pg_attribute WHERE attrelid = $1::text::regclass AND attnum = 1";
+        let column: String = client.query_one(column, &[&table]).await.unwrap().get(0);
+        for what in ["SELECT".to_owned(), format!("SELECT ({column})")] {
+            shop.database.execute(&format!("GRANT {what} ON {table} TO {}", shop.role)).await.unwrap();
+            assert!(refused(&plain, "SELECT 1").await.contains("allow_store = true"), "{what} {table}");
+            shop.database.execute(&format!("REVOKE {what} ON {table} FROM {}", shop.role)).await.unwrap();
+            answer(&plain, "SELECT 1", json!([])).await;
+        }
+    }
     shop.database.execute(&format!("GRANT SELECT ON runs, journal TO {}", shop.role)).await.unwrap();
-    assert!(refused(&plain, "SELECT 1").await.contains("allow_store = true"));
     let allowed = tool(&config(&shop.url(), "allow_store = true"));
     answer(&allowed, "SELECT count(*) FROM runs", json!([])).await;
     shop.end().await;

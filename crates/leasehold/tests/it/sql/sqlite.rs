@@ -1,10 +1,13 @@
 //! Against real SQLite files.
 
-use super::{answer, call, config, refused, rows, tool};
+use super::{answer, call, config, peak_kib, refused, rows, tool};
 use leasehold::{
     agent::tool::{Tool, sql::SqlTool},
     clock::SystemClock,
-    limits::{SQL_PARAMETERS_MAX, SQL_QUERY_BYTES_MAX, SQL_RESULT_BYTES_MAX, SQL_ROWS_MAX, SQL_VALUE_BYTES_MAX},
+    limits::{
+        SQL_AT_ONCE_MAX, SQL_COLUMNS_MAX, SQL_PARAMETERS_MAX, SQL_PATTERN_BYTES_MAX, SQL_QUERY_BYTES_MAX, SQL_RESULT_BYTES_MAX,
+        SQL_ROWS_MAX, SQL_VALUE_BYTES_MAX,
+    },
     store::sqlite::SqliteStore,
 };
 use rusqlite::Connection;
@@ -279,4 +282,82 @@ fn what_is_wrong_with_the_configuration_is_said_with_its_key() {
     }
     let most = format!("name = 'a'\nurl = 'sqlite:a.db'\nmax_rows = {SQL_ROWS_MAX}\nmax_bytes = '{SQL_RESULT_BYTES_MAX}B'");
     SqlTool::check(&toml::from_str(&most).unwrap()).unwrap();
+}
+
+#[tokio::test]
+async fn one_row_takes_no_more_memory_than_its_columns_may() {
+    let shop = Shop::new("delete");
+    let tool = shop.tool("");
+    let wide = |columns: usize, bytes: usize| {
+        let each: Vec<String> = (0..columns).map(|n| format!("hex(zeroblob({}))", bytes / 2 - n - 1)).collect();
+        format!("SELECT {}", each.join(", "))
+    };
+    assert!(refused(&tool, &wide(2, 16_000_000)).await.contains("too big"));
+    let columns = |count: usize| format!("SELECT {}", vec!["1"; count].join(", "));
+    answer(&tool, &columns(SQL_COLUMNS_MAX), json!([])).await;
+    assert!(refused(&tool, &columns(SQL_COLUMNS_MAX + 1)).await.contains("too many columns"));
+    let before = peak_kib();
+    let most = answer(&tool, &wide(SQL_COLUMNS_MAX, SQL_VALUE_BYTES_MAX), json!([])).await;
+    assert_eq!((rows(&most), &most["truncated"]), (0, &json!(true)));
+    let taken = peak_kib() - before;
+    assert!(taken < 320 * 1024, "{taken} KiB");
+    // A table of the file's own may be wider, as long as no more is asked for.
+    let names: Vec<String> = (0..SQL_COLUMNS_MAX + 50).map(|n| format!("c{n}")).collect();
+    let make = format!("CREATE TABLE broad ({})", names.join(", "));
+    Connection::open(shop.path("shop.db")).unwrap().execute_batch(&make).unwrap();
+    answer(&tool, "SELECT c0, c240 FROM broad", json!([])).await;
+}
+
+#[tokio::test]
+async fn a_function_that_could_run_for_minutes_is_refused_and_a_pattern_is_no_longer_than_the_limit() {
+    let shop = Shop::new("delete");
+    let tool = shop.tool("");
+    let like = |bytes: usize| format!("SELECT 'a' LIKE '{}'", "a".repeat(bytes));
+    answer(&tool, &like(SQL_PATTERN_BYTES_MAX), json!([])).await;
+    assert!(refused(&tool, &like(SQL_PATTERN_BYTES_MAX + 1)).await.contains("pattern too complex"));
+    for slow in ["trim('a', 'b')", "LTRIM('a', 'b')", "rtrim('a', 'b')", "json_patch('{}', '{}')"] {
+        assert!(refused(&tool, &format!("SELECT {slow}")).await.contains("not authorized"), "{slow}");
+    }
+}
+
+/// A function that nothing ends while it runs, several times.
+fn slow() -> String {
+    let half = SQL_VALUE_BYTES_MAX / 4;
+    let one =
+        |n: usize| format!("instr(hex(zeroblob({})), hex(zeroblob({})) || '1')", SQL_VALUE_BYTES_MAX / 2 - n - 1, half - n);
+    let each: Vec<String> = (0..4).map(one).collect();
+    format!("SELECT {}", each.join(" + "))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_is_given_back_when_its_query_ends_and_not_before() {
+    let shop = Shop::new("delete");
+    let tool = Arc::new(shop.tool("timeout = \"300ms\""));
+    let at_once = |count: usize| {
+        let slow = (0..count).map(|_| {
+            let tool = Arc::clone(&tool);
+            async move { refused(&tool, &slow()).await }
+        });
+        futures::future::join_all(slow)
+    };
+    at_once(SQL_AT_ONCE_MAX - 1).await;
+    answer(&tool, "SELECT 1", json!([])).await;
+    at_once(1).await;
+    assert!(refused(&tool, "SELECT 1").await.contains("no whole answer within 300ms"), "every place still has a query");
+    let since = Instant::now();
+    while call(&tool, "SELECT 1", json!([])).await.is_error {
+        assert!(since.elapsed() < Duration::from_secs(120), "no place comes back");
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_is_late_or_locked_is_no_reason_against_the_tool() {
+    let shop = Shop::new("delete");
+    let fit = |name: &str| {
+        SqlTool::fit(&config(&format!("sqlite:{}", shop.path(name)), ""), Path::new("/"), |_| None, Duration::ZERO)
+    };
+    assert_eq!(fit("late.db"), Ok(()));
+    let writer = Connection::open(shop.path("shop.db")).unwrap();
+    writer.execute_batch("BEGIN EXCLUSIVE").unwrap();
+    assert_eq!(fit("shop.db"), Ok(()));
 }

@@ -18,7 +18,7 @@ use postgres::Postgres;
 use serde_json::{Map, Value, json};
 use sqlite::Sqlite;
 use std::{path::Path, sync::Arc, time::Duration};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// How much of an answer there may be.
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +81,10 @@ impl SqlTool {
                 let postgres = Postgres::new(&url, config)?;
                 let asked = std::thread::spawn(move || {
                     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
-                    runtime.block_on(async { tokio::time::timeout(patience, postgres.fit()).await.ok() })
+                    let fit = runtime.block_on(async { tokio::time::timeout(patience, postgres.fit()).await.ok() });
+                    // A name that is still being looked up would be waited for.
+                    runtime.shutdown_background();
+                    fit
                 });
                 asked.join().ok().flatten().unwrap_or(Ok(()))
             }
@@ -122,7 +125,7 @@ fn tool(config: &SqlConfig, database: Database) -> Tool {
         endpoint: config.endpoint(),
         timeout: bounds.timeout,
     };
-    Tool::Read(Arc::new(Sql { spec, bounds, database, places: Semaphore::new(SQL_AT_ONCE_MAX) }))
+    Tool::Read(Arc::new(Sql { spec, bounds, database, places: Arc::new(Semaphore::new(SQL_AT_ONCE_MAX)) }))
 }
 
 enum Database {
@@ -136,7 +139,7 @@ struct Sql {
     spec: ToolSpec,
     bounds: Bounds,
     database: Database,
-    places: Semaphore,
+    places: Arc<Semaphore>,
 }
 
 impl Sql {
@@ -148,10 +151,10 @@ impl Sql {
             return Err(format!("there are more than {SQL_PARAMETERS_MAX} parameters"));
         }
         // Never closed.
-        let _place = self.places.acquire().await;
+        let place: Option<OwnedSemaphorePermit> = Arc::clone(&self.places).acquire_owned().await.ok();
         let answer = match &self.database {
             Database::Postgres(postgres) => postgres.query(query, parameters, self.bounds).await,
-            Database::Sqlite(sqlite) => sqlite.query(query, parameters, self.bounds).await,
+            Database::Sqlite(sqlite) => sqlite.query(query, parameters, self.bounds, place).await,
             Database::None => Err("this process does not query it".into()),
         };
         answer.map(Rows::into_value)
