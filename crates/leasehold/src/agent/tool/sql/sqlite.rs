@@ -27,7 +27,7 @@ const FUNCTIONS: [&str; 4] = ["json_each", "json_tree", "pragma_table_info", "pr
 const BUSY_MAX: Duration = Duration::from_secs(2);
 /// Steps of SQLite's machine between two looks at the clock. Nothing looks within a function.
 const STEPS: i32 = 3;
-/// Functions that are not called: the first loads code; the others take minutes for two values at the limit. Of what is left the
+/// Functions that are not called: the first loads code; the others take many seconds for two values at the limit. Of what is left the
 /// slowest calls measured at the limits took 1.5 s (`GLOB` of sets), 1.1 s (`instr`) and 0.6 s (`replace`).
 const NOT_CALLED: [&str; 5] = ["load_extension", "trim", "ltrim", "rtrim", "json_patch"];
 /// What is wrong with a store of leasehold's, and the mend.
