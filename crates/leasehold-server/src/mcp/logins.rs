@@ -219,10 +219,11 @@ impl Logins for StoreLogins {
         is_stale: &(dyn for<'l> Fn(&'l Login) -> bool + Send + Sync),
     ) -> Result<Begun, LoginError> {
         let lock = SignedDuration::try_from(MCP_REFRESH_LOCK).unwrap_or(SignedDuration::MAX);
-        let begun = self.access.now();
+        let mut before = None;
         loop {
             let Some((mut seen, kept)) = self.seen(of).await? else { return Ok(Begun::Gone) };
-            let has_failed = kept.failed.as_ref().is_some_and(|(at, _)| *at > begun);
+            // Not by its time: a clock may step.
+            let has_failed = *before.get_or_insert_with(|| kept.failed.clone()) != kept.failed;
             if !is_stale(&kept.login) || kept.refused.is_some() || has_failed {
                 return Ok(Begun::Current(kept));
             }

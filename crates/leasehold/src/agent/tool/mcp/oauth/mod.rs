@@ -18,10 +18,7 @@ pub use flow::PendingLogin;
 pub use login::{Begun, Kept, Login, LoginError, LoginOf, Logins, Refreshed, Ticket};
 
 use super::{McpServer, mask::Mask};
-use crate::{
-    clock::to_millis,
-    limits::{MCP_BACKOFF_MAX, MCP_REFRESH_LOCK, MCP_REFRESH_MAX},
-};
+use crate::limits::{MCP_BACKOFF_MAX, MCP_REFRESH_LOCK, MCP_REFRESH_MAX};
 use flow::{Flow, Wanted};
 use jiff::Timestamp;
 use reqwest::Url;
@@ -143,14 +140,13 @@ impl Authorization {
             kept => {
                 // Whoever waits for it may give up; what the authorization server gives is kept all the same.
                 let this = Arc::clone(self);
-                let since = to_millis(Timestamp::now());
-                let got = tokio::spawn(async move { this.got_anew(kept, since).await });
+                let got = tokio::spawn(async move { this.got_anew(kept).await });
                 got.await.unwrap_or_else(|e| Err(LoginError::Failed(format!("the refresh ended early: {e}"))))
             }
         }
     }
 
-    async fn got_anew(&self, kept: Option<Kept>, since: Timestamp) -> Result<SecretString, LoginError> {
+    async fn got_anew(&self, kept: Option<Kept>) -> Result<SecretString, LoginError> {
         let _turn = self.turn.lock().await;
         let Some(logins) = self.logins.as_ref().filter(|_| !self.is_of_machine()) else {
             if let Some(login) = get(&self.own).filter(|login| !self.is_stale(login)) {
@@ -173,9 +169,10 @@ impl Authorization {
                 false => Ok(self.used(&kept.login)),
             }
         };
-        // What another turn came to is what this one would.
+        // What another turn came to meanwhile is what this one would.
+        let before = kept.as_ref().and_then(|kept| kept.failed.clone());
         let why_not = |kept: &Kept| {
-            let failed = kept.failed.as_ref().filter(|(at, _)| *at >= since);
+            let failed = kept.failed.as_ref().filter(|failed| before.as_ref() != Some(*failed));
             let refused = |why: &String| format!("its authorization server refused to refresh the login ({why})");
             let failed = failed.map(|(_, why)| format!("the login was not refreshed ({why})"));
             kept.refused.as_ref().map(refused).or(failed)

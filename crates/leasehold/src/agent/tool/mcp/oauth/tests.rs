@@ -1,7 +1,10 @@
 //! Authorization servers that lie or fail, and what reaches them.
 
 use super::*;
-use crate::{agent::tool::mcp::McpConfig, clock::BootInstant};
+use crate::{
+    agent::tool::mcp::McpConfig,
+    clock::{BootInstant, to_millis},
+};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
