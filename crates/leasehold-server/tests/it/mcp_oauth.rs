@@ -272,7 +272,7 @@ async fn a_logout_counts_from_the_next_call_and_a_login_is_for_its_place_only() 
     scene.place.configure_more("[seal]\nkeyring = \"leasehold.keyring\"\n", "[]");
     let gone = scene.place.ends(&["mcp", "logout", "notes", "--json"], 0).await;
     assert_eq!(gone.json()["was_in"], json!(true), "{gone}");
-    let unknown = scene.place.ends(&["mcp", "logout", "notes"], 1).await;
+    let unknown = scene.place.ends(&["mcp", "logout", "notes"], 2).await;
     assert!(unknown.stderr().contains("no mcp server `notes`"), "{unknown}");
     scene.configure(&scene.server.url(), "", false);
     assert_eq!(scene.state().await.0, "none");
