@@ -8,6 +8,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicI64, Ordering},
     },
+    time::Duration,
 };
 
 /// A point on this machine's boot-time clock.
@@ -15,6 +16,19 @@ use std::{
 pub struct BootInstant {
     /// Nanoseconds since boot, suspend included.
     pub ns: i64,
+}
+
+impl BootInstant {
+    /// On the machine's own clock, for what lives in one process.
+    pub fn of_machine() -> Self {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        Self { ns: time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec) }
+    }
+
+    /// What has passed of it since on the machine's own clock.
+    pub fn elapsed(self) -> Duration {
+        Duration::from_nanos(u64::try_from(Self::of_machine().ns.saturating_sub(self.ns)).unwrap_or_default())
+    }
 }
 
 /// The boot-time clock.
@@ -57,8 +71,7 @@ impl SystemClock {
 
 impl BootClock for SystemClock {
     fn now(&self) -> BootInstant {
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        BootInstant { ns: time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec) }
+        BootInstant::of_machine()
     }
     fn boot_id(&self) -> &str {
         &self.boot_id

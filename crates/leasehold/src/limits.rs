@@ -160,6 +160,8 @@ pub const MCP_SCOPES_MAX: usize = 64;
 pub const MCP_SCOPE_BYTES_MAX: usize = 256;
 /// Bytes of a login at an MCP server's authorization server, as it is kept; more: it is refused.
 pub const MCP_LOGIN_BYTES_MAX: usize = 32 * 1024;
+/// Bytes of what an authorization server publishes about itself; more: it is refused.
+pub const MCP_ISSUER_BYTES_MAX: usize = 256 * 1024;
 /// Time before its end at which an access token is refreshed; one that lasts less than twice as long, at its half.
 pub const MCP_REFRESH_AHEAD: Duration = Duration::from_secs(60);
 /// Longest time for one refresh of a login, finding the authorization server included; then it has failed.

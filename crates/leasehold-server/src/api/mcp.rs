@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     access::Role,
-    mcp::{McpLine, NotKnown, Probed, Unanswered},
+    mcp::{LoggedOut, McpLine, NotKnown, Probed, Unanswered},
     wire::Page,
 };
 use axum::{Json, extract::State, http::StatusCode};
@@ -110,13 +110,13 @@ pub(crate) async fn switch(
 
 /// Forgets the login at a server's authorization server, in every process and from the next request on. For administrators.
 #[utoipa::path(post, path = "/mcp/{name}/logout", tag = "configuration", params(("name" = String, Path, description = "The server")),
-    responses((status = 200, description = "Forgotten, or there was none", body = McpLine)))]
+    responses((status = 200, description = "Forgotten, or there was none", body = LoggedOut)))]
 pub(crate) async fn logout(
     State(app): State<Arc<App>>,
     Caller { who, .. }: Caller,
     ServerPath(name): ServerPath,
-) -> Result<Json<McpLine>, Problem> {
-    Ok(Json(app.asks.log_out(&who, &name).await?.0))
+) -> Result<Json<LoggedOut>, Problem> {
+    Ok(Json(app.asks.log_out(&who, &name).await?))
 }
 
 impl From<NotKnown> for Problem {

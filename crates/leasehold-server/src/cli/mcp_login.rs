@@ -1,13 +1,13 @@
 //! `leasehold mcp login` and `logout`: a person gives this program the right to use a server.
 
 use super::{
-    Failure, Outcome,
+    Exit, Failure, Outcome,
     local::Local,
     mcp::{done, unanswered},
 };
 use crate::{
     api::listen,
-    mcp::InForce,
+    mcp::{InForce, LoggedOut},
     terminal::{self, Screen},
 };
 use axum::{
@@ -79,16 +79,20 @@ pub(super) async fn login(local: &Local<'_>, in_force: &InForce, args: &LoginArg
 
 /// Forgets the login.
 pub(super) async fn logout(local: &Local<'_>, in_force: &InForce, name: &str) -> Outcome {
-    let (line, was_in) = in_force.log_out(&local.who, name).await.map_err(unanswered)?;
-    done(&line, local.context.json, logged_out(was_in))
+    logged_out(&in_force.log_out(&local.who, name).await.map_err(unanswered)?, local.context.json)
 }
 
-/// What a logout came to, in words.
-pub(super) fn logged_out(was_in: bool) -> &'static str {
-    match was_in {
+/// Prints what a logout came to.
+pub(super) fn logged_out(out: &LoggedOut, json: bool) -> Outcome {
+    if json {
+        terminal::print_json(out)?;
+        return Ok(Exit::Done);
+    }
+    terminal::note(match out.was_in {
         true => "the login is forgotten here, from the next call on; what its server knows of it, only its server can end",
         false => "nobody was logged in",
-    }
+    });
+    Ok(Exit::Done)
 }
 
 fn println_url(url: &str) -> std::io::Result<()> {

@@ -7,16 +7,14 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use jiff::{SignedDuration, Timestamp};
 use leasehold::{
     agent::tool::mcp::{Begun, Kept, Login, LoginError, LoginOf, Logins, Refreshed, Ticket},
+    clock::BootInstant,
     limits::MCP_REFRESH_LOCK,
     seal::{Keyring, RecordPlace, open_record},
     store::Unavailable,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 use uuid::Uuid;
 
 /// Between two looks at a refresh of another process, and at a store that does not answer.
@@ -133,7 +131,8 @@ impl StoreLogins {
         let Some(seen) = self.access.get::<LoginRecord>(&of.server).await.map_err(unavailable)? else { return Ok(None) };
         let Some(login) = self.opened(of, &seen.it)? else { return Ok(None) };
         let refused = seen.it.failed.as_ref().filter(|failed| failed.is_final).map(|failed| failed.why.clone());
-        Ok(Some((seen, Kept { login, refused })))
+        let failed = seen.it.failed.as_ref().map(|failed| (failed.at, failed.why.clone()));
+        Ok(Some((seen, Kept { login, refused, failed })))
     }
 
     /// Keeps a new login in place of what was there.
@@ -146,15 +145,14 @@ impl StoreLogins {
         self.changed(by, of, What::McpLoggedIn, |record| record.log_in(sealed.clone(), login)).await
     }
 
-    /// Forgets a login; whether there was one.
+    /// Forgets a login, wherever its server is or was; whether there was one.
     ///
     /// # Errors
     /// Not an administrator.
-    pub(crate) async fn log_out(&self, by: &Who, of: &LoginOf) -> Result<bool, AccessError> {
+    pub(crate) async fn log_out(&self, by: &Who, server: &str) -> Result<bool, AccessError> {
         by.needs(Role::Admin)?;
-        if !self.of(&of.server).await?.is_some_and(|record| record.is_in()) {
-            return Ok(false);
-        }
+        let Some(record) = self.of(server).await?.filter(LoginRecord::is_in) else { return Ok(false) };
+        let of = &LoginOf { server: server.to_owned(), endpoint: record.endpoint };
         let out = |record: &mut LoginRecord| {
             record.sealed = None;
             record.refreshing = None;
@@ -220,20 +218,24 @@ impl Logins for StoreLogins {
         of: &LoginOf,
         is_stale: &(dyn for<'l> Fn(&'l Login) -> bool + Send + Sync),
     ) -> Result<Begun, LoginError> {
+        let lock = SignedDuration::try_from(MCP_REFRESH_LOCK).unwrap_or(SignedDuration::MAX);
+        let mut before = None;
         loop {
             let Some((mut seen, kept)) = self.seen(of).await? else { return Ok(Begun::Gone) };
-            if !is_stale(&kept.login) || kept.refused.is_some() {
+            // Not by its time: a clock may step.
+            let has_failed = *before.get_or_insert_with(|| kept.failed.clone()) != kept.failed;
+            if !is_stale(&kept.login) || kept.refused.is_some() || has_failed {
                 return Ok(Begun::Current(kept));
             }
             let now = self.access.now();
-            if seen.it.refreshing.as_ref().is_some_and(|other| other.until > now) {
+            let until = now.checked_add(lock).unwrap_or(Timestamp::MAX);
+            // One that lasts longer than any is of a clock that was ahead.
+            if seen.it.refreshing.as_ref().is_some_and(|other| other.until > now && other.until <= until) {
                 // Only the record says when the other is done.
                 tokio::time::sleep(LOOK_AGAIN).await;
                 continue;
             }
-            let ticket = Ticket { id: Uuid::new_v4().to_string(), since: Instant::now() };
-            let lock = SignedDuration::try_from(MCP_REFRESH_LOCK).unwrap_or(SignedDuration::MAX);
-            let until = now.checked_add(lock).unwrap_or(Timestamp::MAX);
+            let ticket = Ticket { id: Uuid::new_v4().to_string(), since: BootInstant::of_machine() };
             seen.it.refreshing = Some(Refreshing { id: ticket.id.clone(), until });
             if self.put(&seen).await.map_err(unavailable)? {
                 return Ok(Begun::Mine(kept.login, ticket));

@@ -58,7 +58,7 @@ async fn mine(logins: &StoreLogins) -> Ticket {
 async fn a_refresh_that_ends_after_a_logout_or_another_login_keeps_nothing() {
     let (logins, _) = scene().await;
     let ticket = mine(&logins).await;
-    logins.log_out(&admin(), &of()).await.unwrap();
+    logins.log_out(&admin(), "notes").await.unwrap();
     logins.end_refresh(&of(), &ticket, &Refreshed::Login(login("late"))).await.unwrap();
     assert_eq!(token(&logins).await, None);
 
@@ -87,6 +87,26 @@ async fn the_right_to_refresh_is_one_processs_until_it_ends_or_its_time_is_over(
     let is_first = |it: &Login| it.to_bytes() == login("first").to_bytes();
     assert!(matches!(logins.begin_refresh(&of(), &is_first).await.unwrap(), Begun::Current(_)));
     assert_eq!(token(&logins).await.unwrap(), login("next").to_bytes());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refresh_that_failed_is_the_answer_of_who_waited_and_a_clock_that_was_ahead_holds_nobody() {
+    let (logins, clock) = scene().await;
+    let first = mine(&logins).await;
+    let fails = async {
+        tokio::task::yield_now().await;
+        clock.advance(Duration::from_millis(1));
+        logins.end_refresh(&of(), &first, &Refreshed::Failed("silent".into())).await.unwrap();
+    };
+    let (waited, ()) = tokio::join!(async { logins.begin_refresh(&of(), &|_| true).await }, fails);
+    let Begun::Current(kept) = waited.unwrap() else { panic!("the same token would be sent at once again") };
+    assert_eq!((kept.refused, kept.failed.map(|(_, why)| why)), (None, Some("silent".to_owned())));
+
+    // Who comes later tries anew.
+    mine(&logins).await;
+    clock.step_wall(-3_600_000);
+    let at_once = tokio::time::timeout(Duration::from_secs(1), logins.begin_refresh(&of(), &|_| true)).await;
+    assert!(matches!(at_once, Ok(Ok(Begun::Mine(..)))), "{at_once:?}");
 }
 
 #[tokio::test]

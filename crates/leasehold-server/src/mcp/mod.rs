@@ -16,7 +16,7 @@ mod tests;
 
 pub(crate) use in_force::{InForce, NotKnown};
 pub(crate) use lines::{LoginLine, McpLine, McpToolLine};
-pub(crate) use operate::{Probed, Unanswered};
+pub(crate) use operate::{LoggedOut, Probed, Unanswered};
 
 use crate::{
     cli::Use,

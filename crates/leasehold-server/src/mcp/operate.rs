@@ -19,6 +19,15 @@ pub(crate) struct Probed {
     pub(crate) server: McpLine,
 }
 
+/// A login that is forgotten.
+#[derive(Clone, Debug, Serialize, Deserialize, utoipa::ToSchema)]
+pub(crate) struct LoggedOut {
+    /// Whether anybody was logged in.
+    pub(crate) was_in: bool,
+    /// The server as it stands now.
+    pub(crate) server: McpLine,
+}
+
 /// Why nothing was learnt of a server.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unanswered {
@@ -111,12 +120,15 @@ impl InForce {
         Ok(self.line(name).await?)
     }
 
-    /// Forgets a login, in every process and from the next request on. Gives the server as it stands then, and whether there was one.
-    pub(crate) async fn log_out(&self, by: &Who, name: &str) -> Result<(McpLine, bool), Unanswered> {
+    /// Forgets a login, in every process and from the next request on, whether or not its server can be reached or is configured still.
+    pub(crate) async fn log_out(&self, by: &Who, name: &str) -> Result<LoggedOut, Unanswered> {
         by.needs(Role::Admin).map_err(AccessError::from)?;
-        let server = self.reached(name).await?;
-        let was_in = self.catalogue().logins().log_out(by, &server.login_of()).await?;
-        Ok((self.line(name).await?, was_in))
+        let (config, _) = self.now().await?;
+        let was_in = self.catalogue().logins().log_out(by, name).await?;
+        if !was_in && !config.mcp.iter().any(|server| server.config.name == name) {
+            return Err(Unanswered::NoSuchServer(name.to_owned()));
+        }
+        Ok(LoggedOut { was_in, server: self.line(name).await? })
     }
 
     /// Takes definitions as they are: tools with the hash of what was shown. Gives the server as it stands then.

@@ -266,6 +266,16 @@ async fn a_logout_counts_from_the_next_call_and_a_login_is_for_its_place_only() 
     assert!(audit.contains("mcp_logged_in") && audit.contains("mcp_logged_out"), "{audit}");
     let again = scene.place.ends(&["mcp", "logout", "notes"], 0).await;
     assert!(again.stderr().contains("nobody was logged in"), "{again}");
+
+    // One whose server is gone from the configuration, or cannot be reached, is forgotten as well.
+    scene.log_in().await;
+    scene.place.configure_more("[seal]\nkeyring = \"leasehold.keyring\"\n", "[]");
+    let gone = scene.place.ends(&["mcp", "logout", "notes", "--json"], 0).await;
+    assert_eq!(gone.json()["was_in"], json!(true), "{gone}");
+    let unknown = scene.place.ends(&["mcp", "logout", "notes"], 2).await;
+    assert!(unknown.stderr().contains("no mcp server `notes`"), "{unknown}");
+    scene.configure(&scene.server.url(), "", false);
+    assert_eq!(scene.state().await.0, "none");
 }
 
 #[tokio::test]
@@ -358,6 +368,7 @@ async fn a_login_that_is_ended_at_its_giver_says_so_and_a_machine_logs_in_by_its
     assert_eq!(scene.state().await.0, "needed");
 
     let machine = "grant = \"client_credentials\"\nclient_id = \"machine\"\nclient_secret_env = \"SECRET\"";
+    let machine = &format!("{machine}\nissuer = \"{}\"", scene.giver.origin());
     scene.configure(&scene.server.url(), machine, false);
     assert!(scene.place.server("notes").await["problem"].as_str().unwrap().contains("SECRET"));
     let secret = [("SECRET", "machine-secret-of-the-tests")];

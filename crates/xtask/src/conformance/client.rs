@@ -12,6 +12,7 @@ use leasehold::{
             Refreshed, Ticket,
         },
     },
+    clock::BootInstant,
     run::State,
 };
 use leasehold_testkit::{
@@ -22,7 +23,7 @@ use serde_json::{Map, Value, json};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 const REDIRECT: &str = "http://127.0.0.1:39217/callback";
@@ -40,7 +41,7 @@ impl Memory {
     }
     fn get(&self) -> Option<Kept> {
         let login = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        login.map(|login| Kept { login, refused: None })
+        login.map(|login| Kept { login, refused: None, failed: None })
     }
 }
 
@@ -56,7 +57,9 @@ impl Logins for Memory {
     ) -> Result<Begun, LoginError> {
         Ok(match self.get() {
             None => Begun::Gone,
-            Some(kept) if is_stale(&kept.login) => Begun::Mine(kept.login, Ticket { id: String::new(), since: Instant::now() }),
+            Some(kept) if is_stale(&kept.login) => {
+                Begun::Mine(kept.login, Ticket { id: String::new(), since: BootInstant::of_machine() })
+            }
             Some(kept) => Begun::Current(kept),
         })
     }
@@ -74,6 +77,8 @@ struct Client {
     url: String,
     logins: Arc<Memory>,
     logged_in: usize,
+    /// What an operator would write beside a secret.
+    issuer: Option<String>,
 }
 
 /// Does what a scenario is about.
@@ -81,7 +86,8 @@ pub(super) async fn run(url: &str) -> anyhow::Result<()> {
     let scenario = std::env::var("MCP_CONFORMANCE_SCENARIO").context("MCP_CONFORMANCE_SCENARIO is not set")?;
     let context = std::env::var("MCP_CONFORMANCE_CONTEXT").unwrap_or_else(|_| "{}".into());
     let context = serde_json::from_str(&context)?;
-    let mut client = Client { scenario, context, url: url.to_owned(), logins: Arc::default(), logged_in: 0 };
+    let mut client = Client { scenario, context, url: url.to_owned(), logins: Arc::default(), logged_in: 0, issuer: None };
+    client.learn_issuer().await?;
     let done = client.drive().await;
     match done {
         // The suite sees what was sent; that the client said no is what some of it wants.
@@ -110,6 +116,24 @@ impl Client {
         self.context.get(key).and_then(Value::as_str).map(str::to_owned)
     }
 
+    /// Its authorization server, where a secret is for that: the suite does not tell it otherwise.
+    async fn learn_issuer(&mut self) -> anyhow::Result<()> {
+        if self.word("client_secret").is_none() {
+            return Ok(());
+        }
+        let url: reqwest::Url = self.url.parse()?;
+        for path in [url.path(), ""] {
+            let published = url.join(&format!("/.well-known/oauth-protected-resource{path}"))?;
+            let answer = reqwest::get(published).await?;
+            if answer.status().is_success() {
+                let said: Value = serde_json::from_str(&answer.text().await?)?;
+                self.issuer = said["authorization_servers"][0].as_str().map(str::to_owned);
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
     fn server(&self, tools: &[Definition]) -> anyhow::Result<McpServer> {
         let mut config = McpConfig::url("suite", &self.url);
         config.timeout = Some(Duration::from_secs(12));
@@ -123,6 +147,7 @@ impl Client {
                 grant: if is_machine { Grant::ClientCredentials } else { Grant::AuthorizationCode },
                 client_id: self.word("client_id"),
                 client_secret_env: secret.is_some().then(|| "SECRET".to_owned()),
+                issuer: self.issuer.clone(),
                 client_metadata_url: self.word("client_id").is_none().then(|| CLIENT_DOCUMENT.to_owned()),
                 ..OAuthConfig::default()
             });

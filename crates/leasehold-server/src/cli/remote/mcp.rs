@@ -7,7 +7,7 @@ use crate::{
         mcp::{McpCommand, done, list, parts, probed, switched, to_acknowledge},
         mcp_login::logged_out,
     },
-    mcp::{McpLine, Probed},
+    mcp::{LoggedOut, McpLine, Probed},
     terminal,
 };
 use serde_json::{Value, json};
@@ -37,10 +37,7 @@ impl Remote {
                 "a login is made where the store is: run `leasehold mcp login {} --no-browser` on the machine of the server",
                 terminal::Safe::line(&args.name).as_str()
             ))),
-            McpCommand::Logout { name } => {
-                let line = self.of_server::<McpLine>(&name, "logout", None).await?;
-                done(&line, self.json, logged_out(true))
-            }
+            McpCommand::Logout { name } => logged_out(&self.of_server::<LoggedOut>(&name, "logout", None).await?, self.json),
             McpCommand::Disable { name } => self.switch(&name, true).await,
             McpCommand::Enable { name } => self.switch(&name, false).await,
         }

@@ -64,17 +64,17 @@ const fn v6(segments: [u16; 8], length: u8) -> Ipv6Net {
 /// An address that is not gone to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the address {address} is refused ({what}); the operator can allow its network: allow_networks in [tool.fetch]")]
-pub(super) struct Refused {
+pub(in super::super) struct Refused {
     address: IpAddr,
     what: &'static str,
 }
 
 /// The networks that the operator allows beyond the public internet.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Networks(Vec<IpNet>);
+pub(in super::super) struct Networks(Vec<IpNet>);
 
 impl Networks {
-    pub(super) fn parse(texts: &[String]) -> Result<Self, String> {
+    pub(in super::super) fn parse(texts: &[String]) -> Result<Self, String> {
         let one = |text: &String| {
             let wrong = |why: &str| format!("`{text}` {why}; write a network such as \"10.1.0.0/16\" or \"fd00:1::/48\"");
             let network = match text.parse::<IpAddr>() {
@@ -90,7 +90,7 @@ impl Networks {
     }
 
     /// Whether it may be gone to.
-    pub(super) fn check(&self, address: IpAddr) -> Result<(), Refused> {
+    pub(in super::super) fn check(&self, address: IpAddr) -> Result<(), Refused> {
         let reached = reached(address);
         if self.0.iter().any(|network| network.contains(&reached) || network.contains(&address)) {
             return Ok(());

@@ -125,7 +125,7 @@ impl GuardedHttp {
         stream
             .map(move |event| {
                 event.map(|mut event| {
-                    event.data = event.data.map(|data| mask.over_tokens(&data).into_owned());
+                    event.data = event.data.map(|data| cleaned(&mask, data));
                     event
                 })
             })
@@ -142,6 +142,15 @@ impl GuardedHttp {
             Cow::Borrowed(_) => message,
             Cow::Owned(text) => serde_json::from_str(&text).unwrap_or(message),
         }
+    }
+}
+
+/// The words of an event without tokens, however they are spelt in its JSON.
+fn cleaned(mask: &Mask, data: String) -> String {
+    let Ok(said) = serde_json::from_str::<serde_json::Value>(&data) else { return mask.over_tokens(&data).into_owned() };
+    match mask.over_tokens(&said.to_string()) {
+        Cow::Borrowed(_) => data,
+        Cow::Owned(masked) => masked,
     }
 }
 
@@ -285,6 +294,22 @@ mod tests {
         let mut request = CallToolRequest::new(CallToolRequestParams::new("write"));
         request.extensions.insert(passage.clone());
         JsonRpcMessage::request(ClientRequest::CallToolRequest(request), RequestId::Number(1))
+    }
+
+    #[test]
+    fn a_token_is_taken_out_of_an_event_in_every_spelling() {
+        let mask = Mask::default();
+        mask.add_live("at/secret=1");
+        mask.add_live("at\"quoted\\2");
+        for (said, expected) in [
+            (r#"{"shown":"Bearer at/secret=1"}"#, r#"{"shown":"Bearer ***"}"#),
+            (r#"{"shown":"Bearer at\/secret\u003d1"}"#, r#"{"shown":"Bearer ***"}"#),
+            (r#"{"\u0061t/secret=1":[1.50,"at\u0022quoted\\2"]}"#, r#"{"***":[1.5,"***"]}"#),
+            ("no JSON: at/secret=1", "no JSON: ***"),
+            (r#"{ "nothing": "a\/b", "n": 1.50 }"#, r#"{ "nothing": "a\/b", "n": 1.50 }"#),
+        ] {
+            assert_eq!(cleaned(&mask, said.to_owned()), expected);
+        }
     }
 
     #[tokio::test]

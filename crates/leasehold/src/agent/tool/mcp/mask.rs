@@ -30,8 +30,20 @@ impl Mask {
 
     /// A token that is in use from now on.
     pub(super) fn add_live(&self, token: &str) {
+        if token.len() < LENGTH_MIN {
+            return;
+        }
+        self.add_spelt(token);
+        // As it stands in JSON.
+        let json = serde_json::Value::from(token).to_string();
+        if let Some(spelt) = json.strip_prefix('"').and_then(|json| json.strip_suffix('"')).filter(|spelt| *spelt != token) {
+            self.add_spelt(spelt);
+        }
+    }
+
+    fn add_spelt(&self, token: &str) {
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
-        if token.len() < LENGTH_MIN || live.iter().any(|known| known.expose_secret() == token) {
+        if live.iter().any(|known| known.expose_secret() == token) {
             return;
         }
         if live.len() >= MCP_TOKENS_MASKED_MAX {

@@ -15,6 +15,8 @@ pub struct OAuthConfig {
     pub client_id: Option<String>,
     /// The environment variable with the client's secret.
     pub client_secret_env: Option<String>,
+    /// The authorization server that the secret is for; any other one is refused.
+    pub issuer: Option<String>,
     /// The address of a client id metadata document, where the authorization server takes one.
     pub client_metadata_url: Option<String>,
     /// What is asked for; left out: what the server says that it wants.
@@ -49,9 +51,22 @@ impl OAuthConfig {
         if self.client_secret_env.as_deref().is_some_and(|name| !is_variable_name(name)) {
             return Err(("client_secret_env", "is not the name of an environment variable".into()));
         }
+        if self.client_secret_env.is_some() && self.issuer.is_none() {
+            let why = "needs `issuer`, so that the secret goes to nobody else: write the issuer of the authorization server";
+            return Err(("client_secret_env", why.into()));
+        }
+        if let Some(issuer) = &self.issuer {
+            let is_one = issuer.parse::<Url>().is_ok_and(|url| {
+                let is_plain = url.query().is_none() && url.fragment().is_none() && url.username().is_empty();
+                matches!(url.scheme(), "http" | "https") && url.host().is_some() && is_plain
+            });
+            if !is_one {
+                return Err(("issuer", "must be an https:// URL without user, query and fragment".into()));
+            }
+        }
         if self.grant == Grant::ClientCredentials {
             if self.client_secret_env.is_none() {
-                return Err(("grant", "client_credentials needs `client_id` and `client_secret_env`".into()));
+                return Err(("grant", "client_credentials needs `client_id`, `client_secret_env` and `issuer`".into()));
             }
             if self.redirect_port.is_some() || self.client_metadata_url.is_some() {
                 return Err((
@@ -98,9 +113,21 @@ mod tests {
         assert_eq!(key("client_id = ''"), "client_id");
         assert_eq!(key("client_secret_env = 'A'"), "client_secret_env");
         assert_eq!(key("client_id = 'a'\nclient_secret_env = 'not one'"), "client_secret_env");
+        assert!(read("client_id = 'a'\nclient_secret_env = 'A'").unwrap_err().1.contains("`issuer`"));
+        assert_eq!(key("issuer = 'a.example'"), "issuer");
+        assert_eq!(key("issuer = 'https://a.example?b'"), "issuer");
+        assert_eq!(read("issuer = 'https://a.example/b'"), Ok(()));
         assert_eq!(key("grant = 'client_credentials'"), "grant");
-        assert_eq!(key("grant = 'client_credentials'\nclient_id = 'a'\nclient_secret_env = 'A'\nredirect_port = 1"), "grant");
-        assert_eq!(read("grant = 'client_credentials'\nclient_id = 'a'\nclient_secret_env = 'A'"), Ok(()));
+        assert_eq!(
+            key(
+                "grant = 'client_credentials'\nclient_id = 'a'\nclient_secret_env = 'A'\nissuer = 'https://a.example'\nredirect_port = 1"
+            ),
+            "grant"
+        );
+        assert_eq!(
+            read("grant = 'client_credentials'\nclient_id = 'a'\nclient_secret_env = 'A'\nissuer = 'https://a.example'"),
+            Ok(())
+        );
         assert_eq!(key("client_metadata_url = 'http://a.example/b'"), "client_metadata_url");
         assert_eq!(key("client_metadata_url = 'https://a.example'"), "client_metadata_url");
         assert_eq!(key("client_id = 'a'\nclient_metadata_url = 'https://a.example/b'"), "client_metadata_url");

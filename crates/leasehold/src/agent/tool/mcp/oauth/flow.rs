@@ -4,8 +4,10 @@
 use super::{
     super::words,
     config::{Grant, OAuthConfig},
+    http::Reach,
     login::{Login, LoginError, Refreshed},
 };
+use crate::limits::MCP_ISSUER_BYTES_MAX;
 use reqwest::Url;
 use rmcp::{
     model::{ClientJsonRpcMessage, ClientRequest, PingRequest, RequestId},
@@ -46,6 +48,63 @@ pub struct PendingLogin {
     session: AuthorizationSession,
     got: InMemoryCredentialStore,
     client_secret: Option<String>,
+    token_endpoint: String,
+}
+
+/// Where an issuer publishes what it is: RFC 8414, and OpenID as MCP has it.
+fn published_by(issuer: &Url) -> [Url; 3] {
+    let path = issuer.path().trim_end_matches('/');
+    let at = |path: String| {
+        let mut url = issuer.clone();
+        url.set_path(&path);
+        url
+    };
+    [
+        at(format!("/.well-known/oauth-authorization-server{path}")),
+        at(format!("/.well-known/openid-configuration{path}")),
+        at(format!("{path}/.well-known/openid-configuration")),
+    ]
+}
+
+/// The body, where it is not longer.
+async fn at_most(mut answer: reqwest::Response, max: usize) -> Option<Vec<u8>> {
+    let mut body = Vec::new();
+    while let Some(chunk) = answer.chunk().await.ok()? {
+        body.extend_from_slice(&chunk);
+        if body.len() > max {
+            return None;
+        }
+    }
+    Some(body)
+}
+
+/// What the issuer itself says, which is what was found in its name. The SDK takes a document from wherever the server points to.
+async fn said_by(
+    client: &reqwest::Client,
+    issuer: &Url,
+    found: &AuthorizationMetadata,
+) -> Result<AuthorizationMetadata, LoginError> {
+    if issuer.query().is_some() || issuer.fragment().is_some() {
+        return Err(LoginError::Failed(format!("`{issuer}`, its issuer, has a query or a fragment, and is none")));
+    }
+    for url in published_by(issuer) {
+        let Ok(answer) = client.get(url).send().await else { continue };
+        if !answer.status().is_success() {
+            continue;
+        }
+        let Some(bytes) = at_most(answer, MCP_ISSUER_BYTES_MAX).await else { continue };
+        let Ok(own) = serde_json::from_slice::<AuthorizationMetadata>(&bytes) else { continue };
+        let said = |it: &AuthorizationMetadata| {
+            let endpoints = (it.token_endpoint.clone(), it.authorization_endpoint.clone(), it.registration_endpoint.clone());
+            (it.issuer.clone(), endpoints)
+        };
+        if said(&own) == said(found) {
+            return Ok(own);
+        }
+    }
+    Err(LoginError::Failed(format!(
+        "its authorization server is said to be `{issuer}`, which does not say the same of itself: nothing was sent to either"
+    )))
 }
 
 fn failed(what: &str, error: &AuthError) -> LoginError {
@@ -67,11 +126,14 @@ impl Flow {
     async fn discovered(&self, challenge: Option<&str>) -> Result<(AuthorizationManager, AuthorizationMetadata), LoginError> {
         let asked = if challenge.is_none() { self.challenge().await } else { None };
         let challenge = challenge.or(asked.as_deref());
+        let reach = Reach::of(&self.url, self.config.private_addresses);
+        let client = reach.clone().client().map_err(|e| LoginError::Failed(format!("no HTTP client: {}", words::chain(&e))))?;
         let manager = match self.config.private_addresses {
             true => AuthorizationManager::new_allowing_private_addresses(self.url.clone()).await,
             false => AuthorizationManager::new(self.url.clone()).await,
         };
         let mut manager = manager.map_err(|e| failed("no HTTP client", &e))?;
+        manager.with_client(client.clone()).map_err(|e| failed("no HTTP client", &e))?;
         let found = manager.resolve_metadata_from_challenge(challenge).await;
         let found = found.map_err(|e| failed("its authorization server is not found", &e))?;
         if !found.source.is_discovered() {
@@ -79,33 +141,49 @@ impl Flow {
                 "the server publishes nothing about an authorization server: remove [mcp.oauth], or mend the server".into(),
             ));
         }
-        self.accept(&found.metadata)?;
-        manager.set_metadata(found.metadata.clone());
-        Ok((manager, found.metadata))
+        let issuer = self.accept(&found.metadata, &reach)?;
+        let metadata = said_by(&client, &issuer, &found.metadata).await?;
+        manager.set_metadata(metadata.clone());
+        Ok((manager, metadata))
     }
 
-    /// What the SDK would let pass.
-    fn accept(&self, metadata: &AuthorizationMetadata) -> Result<(), LoginError> {
+    /// What the SDK would let pass. Gives the issuer that the document names, which is not yet known to be true.
+    fn accept(&self, metadata: &AuthorizationMetadata, reach: &Reach) -> Result<Url, LoginError> {
         let methods = metadata.code_challenge_methods_supported.as_deref().unwrap_or_default();
         if self.config.grant == Grant::AuthorizationCode && !methods.iter().any(|method| method == "S256") {
             return Err(LoginError::Failed(
                 "its authorization server does not say that it takes PKCE with S256, which is required".into(),
             ));
         }
-        let mut endpoints = vec![&metadata.token_endpoint];
+        let Some(issuer) = &metadata.issuer else {
+            return Err(LoginError::Failed(
+                "its authorization server does not say who it is (`issuer`), which is required".into(),
+            ));
+        };
+        let mut endpoints = vec![issuer, &metadata.token_endpoint];
         if self.config.grant == Grant::AuthorizationCode {
             endpoints.push(&metadata.authorization_endpoint);
             endpoints.extend(&metadata.registration_endpoint);
         }
-        let is_as_safe = |endpoint: &str| {
-            let scheme = endpoint.parse::<Url>().map(|url| url.scheme().to_owned()).unwrap_or_default();
-            scheme == "https" || (scheme == "http" && self.url.scheme() == "http")
-        };
-        match endpoints.into_iter().find(|endpoint| !is_as_safe(endpoint)) {
-            Some(endpoint) => {
-                Err(LoginError::Failed(format!("its authorization server is at `{endpoint}`, which is not https")))
+        for endpoint in endpoints {
+            let url = endpoint.parse::<Url>().ok();
+            let scheme = url.as_ref().map(Url::scheme).unwrap_or_default();
+            if !(scheme == "https" || (scheme == "http" && self.url.scheme() == "http")) {
+                return Err(LoginError::Failed(format!("its authorization server is at `{endpoint}`, which is not https")));
             }
-            None => Ok(()),
+            if !url.is_some_and(|url| reach.takes_url(&url)) {
+                return Err(LoginError::Failed(format!(
+                    "its authorization server is at `{endpoint}`, a private or special address: see `private_addresses` of [mcp.oauth]"
+                )));
+            }
+        }
+        let is: Url = issuer.parse().map_err(|_| LoginError::Failed(format!("`{issuer}`, its issuer, is no URL")))?;
+        // The root may be written with its slash or without.
+        match &self.config.issuer {
+            Some(wanted) if wanted.parse::<Url>().ok().as_ref() != Some(&is) => Err(LoginError::Failed(format!(
+                "its authorization server is `{issuer}`, and `issuer` of [mcp.oauth] is `{wanted}`: mend the one that is wrong"
+            ))),
+            _ => Ok(is),
         }
     }
 
@@ -151,7 +229,7 @@ impl Flow {
         manager.set_credential_store(got.clone());
         let session = AuthorizationSession::new(manager, request).await;
         let session = session.map_err(|(_, e)| failed("the login cannot begin", &e))?;
-        Ok(PendingLogin { session, got, client_secret })
+        Ok(PendingLogin { session, got, client_secret, token_endpoint: metadata.token_endpoint })
     }
 
     /// The secret of a client: the configured one's is read anew, and another's came with its login.
@@ -183,6 +261,13 @@ impl Flow {
             let (was, is) = (name(&login.issuer), name(&metadata.issuer));
             return Err(LoginError::Failed(format!("its authorization server was `{was}` and is `{is}` now")).into());
         }
+        let token_endpoint = metadata.token_endpoint;
+        if let Some(was) = login.token_endpoint.as_ref().filter(|was| **was != token_endpoint) {
+            let why = format!(
+                "its authorization server gave tokens at `{was}` and does at `{token_endpoint}` now: log in anew if that is right"
+            );
+            return Err(LoginError::Failed(why).into());
+        }
         let got = InMemoryCredentialStore::new();
         got.save(login.to_stored()?).await.map_err(|e| failed("the login", &e))?;
         manager.set_credential_store(got.clone());
@@ -197,7 +282,7 @@ impl Flow {
             );
         }
         match manager.refresh_token().await {
-            Ok(_) => Ok(login_in(&got, client_secret).await?),
+            Ok(_) => Ok(login_in(&got, client_secret, token_endpoint).await?),
             Err(AuthError::TokenRefreshRejected(why)) => Err(Either::Refused(why)),
             Err(error) => Err(failed("the refresh", &error).into()),
         }
@@ -205,9 +290,9 @@ impl Flow {
 
     /// Gets a token in this program's own name.
     pub(super) async fn as_machine(&self) -> Result<Login, LoginError> {
-        let (mut manager, _) = self.discovered(None).await?;
+        let (mut manager, metadata) = self.discovered(None).await?;
         let (Some(client_id), Some(secret)) = (&self.config.client_id, &self.client_secret) else {
-            return Err(LoginError::Failed("client_credentials needs `client_id` and `client_secret_env`".into()));
+            return Err(LoginError::Failed("client_credentials needs `client_id`, `client_secret_env` and `issuer`".into()));
         };
         let scopes = match self.config.scopes.as_slice() {
             [] => manager.select_initial_scopes(&[]).await,
@@ -224,7 +309,7 @@ impl Flow {
         manager.set_credential_store(got.clone());
         manager.configure_client_credentials(&config).map_err(|e| failed("the login", &e))?;
         manager.exchange_client_credentials(&config).await.map_err(|e| failed("the login", &e))?;
-        login_in(&got, None).await
+        login_in(&got, None, metadata.token_endpoint).await
     }
 }
 
@@ -239,10 +324,14 @@ impl From<LoginError> for Either {
     }
 }
 
-async fn login_in(got: &InMemoryCredentialStore, client_secret: Option<String>) -> Result<Login, LoginError> {
+async fn login_in(
+    got: &InMemoryCredentialStore,
+    client_secret: Option<String>,
+    token_endpoint: String,
+) -> Result<Login, LoginError> {
     let stored = got.load().await.map_err(|e| failed("the login", &e))?;
     let stored = stored.ok_or_else(|| LoginError::Failed("the authorization server gave no token".into()))?;
-    Login::from_stored(&stored, client_secret)
+    Login::from_stored(&stored, client_secret, Some(token_endpoint))
 }
 
 impl PendingLogin {
@@ -279,7 +368,7 @@ impl PendingLogin {
             return Err(LoginError::Failed(format!("the authorization server said no: {error}{more}")));
         }
         match self.session.handle_callback_url(redirected).await {
-            Ok(_) => login_in(&self.got, self.client_secret.clone()).await,
+            Ok(_) => login_in(&self.got, self.client_secret.clone(), self.token_endpoint.clone()).await,
             Err(error) => Err(failed("the code was not taken", &error)),
         }
     }

@@ -1,14 +1,17 @@
 //! A login: what an authorization server gave for a server. Where it lies is its keeper's part; that the same right to refresh is not
 //! used by two at once, too.
 
-use crate::limits::{MCP_LOGIN_BYTES_MAX, MCP_REFRESH_AHEAD};
+use crate::{
+    clock::BootInstant,
+    limits::{MCP_LOGIN_BYTES_MAX, MCP_REFRESH_AHEAD},
+};
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
 use rmcp::transport::auth::StoredCredentials;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::{fmt, time::Instant};
+use std::fmt;
 
 /// Which login: of this server at this place and no other.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +39,9 @@ pub struct Login {
     pub(super) client_id: String,
     pub(super) client_secret: Option<String>,
     pub(super) issuer: Option<String>,
+    /// Where it was got, and is refreshed; none: kept before that was written down.
+    #[serde(default)]
+    pub(super) token_endpoint: Option<String>,
     pub(super) scopes: Vec<String>,
     access_token: String,
     refresh_token: Option<String>,
@@ -51,7 +57,11 @@ impl fmt::Debug for Login {
 
 impl Login {
     /// As the SDK has it.
-    pub(super) fn from_stored(stored: &StoredCredentials, client_secret: Option<String>) -> Result<Self, LoginError> {
+    pub(super) fn from_stored(
+        stored: &StoredCredentials,
+        client_secret: Option<String>,
+        token_endpoint: Option<String>,
+    ) -> Result<Self, LoginError> {
         let no_token = |why: &str| LoginError::Failed(format!("the authorization server's answer is no token: {why}"));
         let Some(response) = &stored.token_response else { return Err(no_token("it has none")) };
         let response = serde_json::to_value(response).map_err(|_| no_token("it does not read"))?;
@@ -64,6 +74,7 @@ impl Login {
             client_id: stored.client_id.clone(),
             client_secret,
             issuer: stored.issuer.clone(),
+            token_endpoint,
             scopes: stored.granted_scopes.clone(),
             access_token: access_token.ok_or_else(|| no_token("it has characters that no header takes"))?,
             refresh_token: text("refresh_token"),
@@ -167,6 +178,8 @@ pub struct Kept {
     pub login: Login,
     /// It cannot be refreshed any more, and why.
     pub refused: Option<String>,
+    /// When it was last not refreshed, and why; none: it was since.
+    pub failed: Option<(Timestamp, String)>,
 }
 
 /// Who refreshes.
@@ -174,7 +187,7 @@ pub struct Kept {
 pub enum Begun {
     /// There is no login any more.
     Gone,
-    /// Somebody else has refreshed it.
+    /// Somebody else has refreshed it, or has just failed to.
     Current(Kept),
     /// Nobody else does until this is ended, or its time is over ([`crate::limits::MCP_REFRESH_LOCK`]).
     Mine(Login, Ticket),
@@ -185,8 +198,8 @@ pub enum Begun {
 pub struct Ticket {
     /// Random.
     pub id: String,
-    /// When it was asked for.
-    pub since: Instant,
+    /// When it was asked for, on a clock that goes on while the machine sleeps.
+    pub since: BootInstant,
 }
 
 /// What a refresh came to.
@@ -206,7 +219,7 @@ pub trait Logins: fmt::Debug + Send + Sync {
     /// The login as it is kept now.
     async fn load(&self, of: &LoginOf) -> Result<Option<Kept>, LoginError>;
 
-    /// Takes the right to refresh, where the login is stale still. Waits while another has it.
+    /// Takes the right to refresh, where the login is stale still. Waits while another has it, and takes what that one came to, good or bad.
     async fn begin_refresh(
         &self,
         of: &LoginOf,
@@ -226,7 +239,7 @@ mod tests {
             "client_id": "c",
             "token_response": { "access_token": "at-secret", "token_type": "Bearer", "refresh_token": "rt-secret", "expires_in": expires_in },
         });
-        Login::from_stored(&serde_json::from_value(stored).unwrap(), Some("cs-secret".into())).unwrap()
+        Login::from_stored(&serde_json::from_value(stored).unwrap(), Some("cs-secret".into()), None).unwrap()
     }
 
     #[test]
@@ -256,7 +269,7 @@ mod tests {
     fn what_is_no_bearer_token_or_too_long_is_refused() {
         let of = |token: String, kind: &str| {
             let stored = json!({ "client_id": "c", "token_response": { "access_token": token, "token_type": kind } });
-            Login::from_stored(&serde_json::from_value(stored).unwrap(), None).map(|login| login.to_bytes().len())
+            Login::from_stored(&serde_json::from_value(stored).unwrap(), None, None).map(|login| login.to_bytes().len())
         };
         assert!(of("a".into(), "mac").is_err() && of("a b".into(), "bearer").is_err() && of("ä".into(), "bearer").is_err());
         let rest = of("a".into(), "bearer").unwrap() - 1;

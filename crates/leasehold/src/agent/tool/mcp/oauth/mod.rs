@@ -8,7 +8,10 @@
 
 mod config;
 mod flow;
+mod http;
 mod login;
+#[cfg(test)]
+mod tests;
 
 pub use config::{Grant, OAuthConfig};
 pub use flow::PendingLogin;
@@ -23,7 +26,7 @@ use secrecy::SecretString;
 use std::{
     fmt,
     sync::{Arc, Mutex, PoisonError},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 impl McpServer {
@@ -128,12 +131,12 @@ impl Authorization {
     /// A token that counts for now.
     pub(super) async fn token(self: &Arc<Self>) -> Result<SecretString, LoginError> {
         let kept = match &self.logins {
-            _ if self.is_of_machine() => get(&self.own).map(|login| Kept { login, refused: None }),
+            _ if self.is_of_machine() => get(&self.own).map(|login| Kept { login, refused: None, failed: None }),
             None => return Err(LoginError::Needed("nobody keeps logins in this process".into())),
             Some(logins) => Some(logins.load(&self.of).await?.ok_or_else(|| self.needed("nobody has logged in"))?),
         };
         match kept {
-            Some(kept) if !self.is_stale(&kept.login) => Ok(self.used(&kept.login)),
+            Some(kept) if !self.is_stale(&kept.login) || self.is_put_off(&kept) => Ok(self.used(&kept.login)),
             kept => {
                 // Whoever waits for it may give up; what the authorization server gives is kept all the same.
                 let this = Arc::clone(self);
@@ -166,17 +169,29 @@ impl Authorization {
                 false => Ok(self.used(&kept.login)),
             }
         };
+        // What another turn came to meanwhile is what this one would.
+        let before = kept.as_ref().and_then(|kept| kept.failed.clone());
+        let why_not = |kept: &Kept| {
+            let failed = kept.failed.as_ref().filter(|failed| before.as_ref() != Some(*failed));
+            let refused = |why: &String| format!("its authorization server refused to refresh the login ({why})");
+            let failed = failed.map(|(_, why)| format!("the login was not refreshed ({why})"));
+            kept.refused.as_ref().map(refused).or(failed)
+        };
         let Some(kept) = kept else { return Err(self.needed("nobody has logged in")) };
-        if let Some(why) = &kept.refused {
-            return last(&kept, format!("its authorization server refused to refresh the login ({why})"));
+        let kept = logins.load(&self.of).await?.unwrap_or(kept);
+        if !self.is_stale(&kept.login) {
+            return Ok(self.used(&kept.login));
+        }
+        if let Some(why) = why_not(&kept) {
+            return last(&kept, why);
         }
         if !kept.login.can_refresh() {
             return last(&kept, "the login is over, and cannot be refreshed".into());
         }
         match logins.begin_refresh(&self.of, &|login| self.is_stale(login)).await? {
             Begun::Gone => Err(self.needed("nobody has logged in")),
-            Begun::Current(kept) => match kept.refused.clone() {
-                Some(why) => last(&kept, format!("its authorization server refused to refresh the login ({why})")),
+            Begun::Current(kept) => match why_not(&kept) {
+                Some(why) => last(&kept, why),
                 None => Ok(self.used(&kept.login)),
             },
             Begun::Mine(login, ticket) => {
@@ -223,6 +238,17 @@ impl Authorization {
         }
     }
 
+    /// A refresh that failed is not tried again by each request, as long as there is a token that counts.
+    fn is_put_off(&self, kept: &Kept) -> bool {
+        let now = Timestamp::now();
+        let is_recent = |at: Timestamp| {
+            let ago = Duration::try_from(now.duration_since(at));
+            // After a step of the clock it is tried again rather than never.
+            ago.is_ok_and(|ago| ago < MCP_BACKOFF_MAX)
+        };
+        kept.failed.as_ref().is_some_and(|(at, _)| is_recent(*at)) && !kept.login.is_over(now) && !self.is_rejected(&kept.login)
+    }
+
     fn is_stale(&self, login: &Login) -> bool {
         login.is_nearly_over(Timestamp::now()) || self.is_rejected(login)
     }
@@ -264,8 +290,9 @@ impl Authorization {
         })
     }
 
-    /// Waits until no refresh of this process is under way.
+    /// Waits until no refresh of this process is under way: as long as another process may have the right to, and one of ours may take.
     pub(super) async fn at_rest(&self) {
-        let _turn = self.turn.lock().await;
+        // Who takes longer has lost the right meanwhile.
+        let _ = tokio::time::timeout(MCP_REFRESH_LOCK + MCP_REFRESH_MAX, self.turn.lock()).await;
     }
 }
