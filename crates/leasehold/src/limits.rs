@@ -7,12 +7,12 @@ pub const REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Calls in one turn; more: the reply is refused as the model's error and asked for again within the cap on rounds.
 pub const TURN_CALLS_MAX: usize = 64;
 /// Bytes of one call's arguments; more: an error result for the model.
-pub const ARGUMENTS_BYTES_MAX: usize = 1024 * 1024;
+pub const ARGUMENTS_BYTES_MAX: usize = 6 * 1024 * 1024;
 /// Levels of arrays and objects in one another in arguments and a request's metadata; more: refused. In a result: kept as its
 /// text. A journal entry nests them further, and JSON is read back only so deep.
 pub const NESTING_MAX: usize = 64;
 /// Bytes of one tool result that are stored; more: cut at a character boundary, and the result says so.
-pub const RESULT_STORED_BYTES_MAX: usize = 4 * 1024 * 1024;
+pub const RESULT_STORED_BYTES_MAX: usize = 6 * 1024 * 1024;
 /// Bytes of one tool result that the model sees; more: an excerpt that says it is one.
 pub const RESULT_SHOWN_BYTES_MAX: usize = 32 * 1024;
 /// Bytes of one artifact of a run; more: it is described in the result and not kept.
