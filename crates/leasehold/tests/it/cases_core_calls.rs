@@ -274,7 +274,7 @@ async fn every_text_comes_back_as_it_went_in_from_each_store() {
 #[tokio::test]
 async fn what_is_too_long_is_refused_and_the_run_does_not_break() {
     let recorder = Recorder::default();
-    let long = json!({"text": "x".repeat(2_000_000)}).to_string();
+    let long = json!({"text": "x".repeat(limits::ARGUMENTS_BYTES_MAX)}).to_string();
     let write = RecordedWrite::new("ledger.append", WriteEffect::NonIdempotent, &recorder);
     let world = World::builder(&raw("ledger.append", &long)).tool(write.tool(Approval::None)).build();
     let id = world.run("long").await;

@@ -70,6 +70,9 @@ pub(super) struct GuardedHttp {
 }
 
 type HttpError = StreamableHttpError<reqwest::Error>;
+/// Statuses of HTTP with which a server takes a request no further, whatever is in it.
+const NOT_TAKEN: [&str; 4] = ["HTTP 405", "HTTP 413", "HTTP 415", "HTTP 422"];
+
 type Answer<T> = Result<T, HttpError>;
 type Headers = HashMap<HeaderName, HeaderValue>;
 
@@ -90,6 +93,11 @@ impl GuardedHttp {
             // Without the header that says what is wanted.
             StreamableHttpError::UnexpectedServerResponse(said) if said.starts_with("HTTP 401") => (String::new(), None),
             StreamableHttpError::UnexpectedServerResponse(said) if said.starts_with("HTTP 403") => (String::new(), Some(None)),
+            // Refused before the protocol looked at it.
+            StreamableHttpError::UnexpectedServerResponse(said) => {
+                let refused = NOT_TAKEN.iter().any(|status| said.starts_with(status));
+                return (without_url(error), refused);
+            }
             _ => return (without_url(error), false),
         };
         let status = if lacks.is_some() { 403 } else { 401 };
