@@ -259,6 +259,32 @@ async fn a_body_that_stalls_after_its_status_runs_into_the_same_timeout() {
 }
 
 #[tokio::test]
+async fn each_write_has_a_connection_of_its_own_though_the_far_side_would_keep_one() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/append", listener.local_addr().unwrap());
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let counted = served.clone();
+    let server = tokio::spawn(async move {
+        for connection in 0.. {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let served = counted.clone();
+            tokio::spawn(async move {
+                while read_request(&mut stream).await.is_some() {
+                    served.lock().unwrap().push(connection);
+                    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await.unwrap();
+                }
+            });
+        }
+    });
+    let tool = write_tool(&url, "");
+    for _ in 0..3 {
+        assert!(matches!(tool.call(permit(), &one_line()).await, WriteAnswer::Done { is_error: false, .. }));
+    }
+    assert_eq!(*served.lock().unwrap(), [0, 1, 2]);
+    server.abort();
+}
+
+#[tokio::test]
 async fn a_redirect_is_not_followed_and_the_other_server_hears_nothing() {
     let other = FarSide::answering(200, "", "").await;
     for status in [301, 302, 303, 307, 308] {
