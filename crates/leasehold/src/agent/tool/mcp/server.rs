@@ -38,6 +38,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 /// After this long the SDK tries the old handshake on the same connection, which a server that is slow to start needs.
 const SDK_FALLBACK: Duration = Duration::from_secs(10);
@@ -70,7 +71,7 @@ pub(super) struct Inner {
     record: Mutex<Record>,
     /// Only the old handshake works.
     only_initialize: AtomicBool,
-    is_closed: AtomicBool,
+    closed: CancellationToken,
     listed_at: AtomicU64,
     listed: watch::Sender<Option<Arc<Vec<Definition>>>>,
 }
@@ -115,6 +116,10 @@ enum Stage {
     Waiting,
     Connecting,
     On(Arc<Connection>),
+}
+
+fn ended() -> McpError {
+    McpError::NotConnected("this process has ended it".into())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -179,7 +184,7 @@ impl McpServer {
             pace: Mutex::default(),
             record: Mutex::default(),
             only_initialize: AtomicBool::new(false),
-            is_closed: AtomicBool::new(false),
+            closed: CancellationToken::new(),
             listed_at: AtomicU64::new(0),
             listed: watch::Sender::new(None),
         })))
@@ -242,7 +247,7 @@ impl McpServer {
         let record = lock(&inner.record);
         McpHealth {
             link: match () {
-                () if inner.is_closed.load(Ordering::Acquire) => Link::Closed,
+                () if inner.closed.is_cancelled() => Link::Closed,
                 () if is_up => Link::Up,
                 () if record.was_tried => Link::Down,
                 () => Link::NotTried,
@@ -263,7 +268,8 @@ impl McpServer {
 
     /// Ends it for good, and waits for the end of its process.
     pub async fn shutdown(&self) {
-        self.0.is_closed.store(true, Ordering::Release);
+        // Whoever connects gives up: a server that says nothing does not hold up the end.
+        self.0.closed.cancel();
         let _nobody_connects = self.0.connecting.lock().await;
         if let Some(authorization) = self.0.target.authorization() {
             authorization.at_rest().await;
@@ -456,6 +462,14 @@ impl Inner {
     }
 
     async fn connected(&self, deadline: &Deadline, is_write: bool, stage: &mut Stage) -> Result<Arc<Connection>, McpError> {
+        tokio::select! {
+            biased;
+            connected = self.connect(deadline, is_write, stage) => connected,
+            () = self.closed.cancelled() => Err(ended()),
+        }
+    }
+
+    async fn connect(&self, deadline: &Deadline, is_write: bool, stage: &mut Stage) -> Result<Arc<Connection>, McpError> {
         if let Some(connection) = self.usable(is_write).await {
             return Ok(connection);
         }
@@ -463,8 +477,8 @@ impl Inner {
         if let Some(connection) = self.usable(is_write).await {
             return Ok(connection);
         }
-        if self.is_closed.load(Ordering::Acquire) {
-            return Err(McpError::NotConnected("this process has ended it".into()));
+        if self.closed.is_cancelled() {
+            return Err(ended());
         }
         let (wait, failures) = {
             let pace = lock(&self.pace);
