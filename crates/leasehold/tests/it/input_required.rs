@@ -80,6 +80,13 @@ async fn give(world: &World, id: RunId, values: Option<Value>) -> State {
     decided.execution.unwrap().finish().await.unwrap().state
 }
 
+/// A person says that the call in doubt is not there.
+async fn not_landed(world: &World, id: RunId, call_id: CallId) {
+    let outcome = ResolutionKind::NotLanded;
+    let said = Resolution { call_id, fence_epoch: None, outcome, result: None, note: None, by: World::person() };
+    world.runtime.resolve(id, said).await.unwrap();
+}
+
 async fn result(world: &World, id: RunId) -> (Outcome, Value) {
     let outcome = world.story(id).await.calls[&CallId::of(1, 0)].outcome.clone().unwrap();
     (outcome.outcome, outcome.result)
@@ -247,15 +254,7 @@ async fn a_process_that_dies_after_that_loses_nothing_and_one_that_dies_going_on
     assert_eq!((row.state, row.reason), (State::Dead, Some(Reason::WriteInDoubt)));
     let doubt = row.fence.unwrap();
     assert_eq!((doubt.attempt, doubt.repeat), (2, false));
-    let said = Resolution {
-        call_id: doubt.call_id,
-        fence_epoch: None,
-        outcome: ResolutionKind::NotLanded,
-        result: None,
-        note: None,
-        by: World::person(),
-    };
-    two.runtime.resolve(id, said).await.unwrap();
+    not_landed(&two, id, doubt.call_id).await;
     two.claim(id).await.unwrap();
     assert_eq!(two.row(id).await.state, State::Completed);
     assert_eq!(result(&two, id).await.1["replies"], json!({ "size": { "size": 4 } }), "nobody is asked twice");
@@ -272,15 +271,7 @@ async fn a_call_that_asks_after_a_person_said_that_it_is_not_there_is_no_repeat(
     let two = world(&place, tool(), "two:2");
     two.lapse().await;
     let doubt = two.row(id).await.fence.unwrap();
-    let said = Resolution {
-        call_id: doubt.call_id,
-        fence_epoch: None,
-        outcome: ResolutionKind::NotLanded,
-        result: None,
-        note: None,
-        by: World::person(),
-    };
-    two.runtime.resolve(id, said).await.unwrap();
+    not_landed(&two, id, doubt.call_id).await;
     two.claim(id).await.unwrap();
     assert_eq!(two.row(id).await.state, State::WaitingForInput);
     let park = Park::at(Point::InTool);

@@ -67,10 +67,17 @@ async fn a_call_that_ended_in_a_question_goes_on_in_another_process_with_what_th
         for reached in [McpConfig::command("asking", command.clone()), McpConfig::url("asking", far.url())] {
             let mut reached = config(reached);
             reached.effects.insert("send".into(), effect);
+            // A write over pipes is released by a person first.
+            let is_asked_about = effect == ConfiguredEffect::NonIdempotentWrite && reached.url.is_none();
+            reached.requires_approval = Some(is_asked_about);
             let (place, ledger) = (Place::sqlite(), Ledger::new());
             let call = ledger.call("pier 2");
             let one = process(&place, reached.clone(), "one:1", "send", &call).await;
             let id = one.run("task").await;
+            if is_asked_about {
+                assert_eq!((one.row(id).await.state, ledger.entered().len()), (State::WaitingForApproval, 0));
+                one.approve(id).await.unwrap();
+            }
             let asked = card(&one, id).await;
             assert_eq!(asked.question.map(|asked| asked.prompt).as_deref(), Some("asking asks: Which size?"));
             assert_eq!(asked.calls[0].tool.name, "asking.send");
